@@ -35,7 +35,7 @@ async def _anybody(_: Scope) -> TenantId:
     return TenantId("default")
 
 
-def _uncounted(_scope: Scope, _code: str) -> None: ...
+def _uncounted(_code: str) -> None: ...
 
 
 @contextmanager

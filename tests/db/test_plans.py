@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from app.db.archive import copy_past, fork_point
-from app.db.database import Database, Transaction
+from app.db.database import Database, PageBounds, Transaction
 from app.db.driver import Record
 from app.db.erasure import due_sessions
 from app.db.figures import changed_turns, open_turns, session_figures, summaries_between
@@ -322,15 +322,9 @@ async def test_a_page_of_messages_is_read_without_the_other_turns_of_a_long_sess
         await transaction.fetch(Statement("ALTER TABLE messages ALTER session_id SET (n_distinct = 1)", ()))
         await transaction.fetch(Statement("ANALYZE messages", ()))
         tx = Explained(transaction)
-        page = await page_of_messages(tx, SESSION, 0, 2**63 - 1, 20, newest_first=newest_first)
-        items = await page_of_item_messages(
-            tx,
-            SessionRef(TenantId("default"), SESSION),
-            first_seq=1,
-            last_seq=2**62,
-            newest_first=newest_first,
-            limit=20,
-        )
+        page = await page_of_messages(tx, SESSION, PageBounds(0, 2**63 - 1, 20, newest_first))
+        session = SessionRef(TenantId("default"), SESSION)
+        items = await page_of_item_messages(tx, session, PageBounds(0, 2**62, 20, newest_first))
         first = 2 * OLD_TURNS if newest_first else 1
         assert (page.rows[0].seq, page.rows[0].turn_seq) == (first, (first + 1) // 2)
         assert items.rows[0].seq == (first - 2 if newest_first else first)

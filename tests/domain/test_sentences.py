@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.sentences import DEMAND, FINISHES, LIFTS, read_lasting, read_sentence
+from app.domain.cues import FINISHES, LIFTS
+from app.domain.sentences import DEMAND, read_lasting, read_sentence
 
 
 @pytest.mark.parametrize("letters", ["aB", "é", "漢", "1"])

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from app.domain.types import Completion, ToolCall
 from app.providers.anthropic_answer import MessageAssembly
-from app.providers.failures import ErrorObject, error_object, provider_error
+from app.providers.error_object import ErrorObject, error_object
+from app.providers.failures import provider_error
 from app.providers.openai_answer import ChatAssembly
 from app.providers.stream import Assembly, EventReader, StreamedError
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.providers.failures import ErrorObject, error_object, provider_error
+from app.providers.error_object import ErrorObject, error_object
+from app.providers.failures import provider_error
 
 KEY = "canary-key-1a2b"
 

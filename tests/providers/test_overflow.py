@@ -12,7 +12,7 @@ import pytest
 
 from app.domain.errors import ProviderDown, ProviderOverflow, ProviderRateLimited, ProviderRefused
 from app.domain.types import Delta
-from app.providers.overflow import holds_a_figure
+from app.providers.failures import holds_a_figure
 
 from .asking import OK, failure_of
 from .server import Answer, Stream

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from app.db.learned import forget_unused_calibrations
 from app.domain.types import TenantId
 from app.engine.window.calibration import SUPPORTED_TOKENS
-from app.services.learned import Calibrations
+from app.services.learned import UNUSED, Calibrations
 from app.services.sessions import create_session
 from app.tokenizers.counters import Tokenizers
 from tests.providers.server import Answer, Seen, serving
@@ -133,5 +134,5 @@ async def test_calibrations_unused_for_a_month_are_deleted(database_url: str) ->
         await at.rt.calibrations.flush(at.rt.database)
         older = "UPDATE calibrations SET updated_at = updated_at - interval '31 days' WHERE tenant_id = :it RETURNING 1"
         assert len(await at.rows(older, it=OTHER)) == 1
-        await at.rt.calibrations.forget_unused(at.rt.database)
+        await at.rt.database.run(forget_unused_calibrations, UNUSED.total_seconds())
         assert await at.rows("SELECT tenant_id FROM calibrations") == [{"tenant_id": TENANT}]

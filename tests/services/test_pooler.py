@@ -91,9 +91,9 @@ async def test_a_test_of_whole_turns_passes_behind_the_pooler(
 
 async def test_migrations_run_through_the_pooler_and_at_once(pooler: str, empty_database_url: str) -> None:
     address = through(pooler, empty_database_url)
-    assert await reach(address) is SchemaState.EMPTY
+    assert await reach(address, transaction_pooler=True) is SchemaState.EMPTY
     await asyncio.gather(*(upgrade(address) for _ in range(3)))
-    assert await reach(address) is SchemaState.CURRENT
+    assert await reach(address, transaction_pooler=True) is SchemaState.CURRENT
 
 
 async def test_the_pooler_itself_says_that_turns_went_through_three_connections_at_most(

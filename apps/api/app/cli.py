@@ -26,7 +26,6 @@ _IMPORTED_LATER: Final[Mapping[str, str]] = {
     "simulate": "app.commands.simulate",
     **({"replay": "plimsoll_demo.cli"} if find_spec("plimsoll_sdk") else {}),  # the extra `demo`
 }
-"""The modules of commands by name."""
 
 
 class _Commands(TyperGroup):
@@ -99,7 +98,7 @@ def migrate_command() -> None:
     from app.db.schema import reach  # noqa: PLC0415
 
     with database_url(read_settings()) as dsn:
-        asyncio.run(reach(dsn))
+        asyncio.run(reach(dsn, transaction_pooler=True))
         asyncio.run(upgrade(dsn))
     typer.echo("The schema is current.")
 

@@ -54,7 +54,7 @@ async def serving_runtime(settings: Settings, owned: AsyncExitStack) -> Runtime:
     database = _pool(settings, dsn, settings.db_pool_size, _LONGEST_USE_S, owned)
     of_heavy_work = _pool(settings, dsn, settings.db_heavy_pool_size, _LONGEST_HEAVY_USE_S, owned)
     heavy = HeavyWork(of_heavy_work, settings.tenant_share)
-    rt = await _runtime(settings, database, heavy, owned, own_processes=True)
+    rt = await _runtime(settings, database, heavy, owned)
     rt = replace(rt, embeddings=_embeddings(settings, rt, owned))
     measured = rt.telemetry.database
     database.watched_by(measured.connection_waited_for, measured.connection_used)
@@ -74,22 +74,15 @@ async def serving_runtime(settings: Settings, owned: AsyncExitStack) -> Runtime:
 async def command_runtime(settings: Settings, database: Database) -> AsyncGenerator[Runtime]:
     """The runtime of a command that only reads: without background work, with learned windows and calibrations."""
     async with AsyncExitStack() as owned:
-        rt = await _runtime(settings, database, HeavyWork(database, 1.0), owned, own_processes=False)
+        rt = await _runtime(settings, database, HeavyWork(database, 1.0), owned)
         await load_windows(database, rt.catalogue)
         await rt.calibrations.load(database)
-        yield rt
+        yield replace(rt, jobs=HeavyJobs(Tools(rt.tokenizers, uuid7), own_processes=False))
 
 
-async def _runtime(
-    settings: Settings, database: Database, heavy: HeavyWork, owned: AsyncExitStack, *, own_processes: bool
-) -> Runtime:
+async def _runtime(settings: Settings, database: Database, heavy: HeavyWork, owned: AsyncExitStack) -> Runtime:
     tokenizers, now = Tokenizers(tenant_ratio=settings.tenant_share), partial(datetime.now, UTC)
-    jobs = HeavyJobs(
-        Tools(tokenizers, uuid7),
-        own_processes=own_processes,
-        log_level=settings.log_level,
-        log_format=settings.log_format,
-    )
+    jobs = HeavyJobs(Tools(tokenizers, uuid7), log_level=settings.log_level, log_format=settings.log_format)
     owned.callback(jobs.close)
     catalogue = load_catalogue(
         settings.models_file,

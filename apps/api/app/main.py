@@ -20,7 +20,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uuid_utils import uuid7
 
-from app.api.direct_route import AppState, authenticate, count_problem
+from app.api.direct_route import AppState, authenticate
 from app.api.edge import Edge, Hosts, refusal
 from app.api.openapi import describe
 from app.api.routes import (
@@ -106,7 +106,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         hosts=Hosts(settings.host, settings.allowed_hosts, settings.origins),
         larger_bodies={sessions.IMPORT_PATH: settings.max_import_bytes},
         authenticate=authenticate,
-        count_problem=count_problem,
+        count_problem=lambda code: app.state.service.rt.telemetry.problem_answered(code),  # noqa: PLW0108 - made later
         bodies=Allowance("bytes of bodies", settings.max_bodies_bytes, settings.tenant_share),
     )
     if settings.origins:  # browsers may give answers to pages of these

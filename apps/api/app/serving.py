@@ -33,7 +33,7 @@ from app.composition import command_runtime, guarded_policy
 from app.core.config import Settings
 from app.core.logging import configure_logging, log_unhandled_errors
 from app.core.memory import collect_seldom, map_large_blocks
-from app.db.database import Database
+from app.db.database import Database, PageBounds
 from app.db.schema import SchemaState, reach
 from app.db.sessions import list_sessions
 from app.domain.errors import OperatorError, PlimsollError
@@ -42,7 +42,7 @@ from app.providers.local_embeddings import is_installed
 from app.services.archive.transfer import import_session
 from app.services.embeddings import LOCAL
 from app.services.keys import OPEN_TENANT, any_key_exists
-from app.services.paging import LAST_ID
+from app.services.paging import FIRST_ID, LAST_ID
 from app.services.process_state import Drain
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ def _welcome(settings: Settings, listener: socket.socket, model: str, *, keys_ex
 async def begin_with(settings: Settings, document: Callable[[], bytes], database: Database) -> None:
     """Imports the document unless a session exists; its session gets the default model. A failure prints one line."""
     async with database.begin() as tx:
-        if (await list_sessions(tx, OPEN_TENANT, LAST_ID, 1, newest_first=True)).rows:
+        if (await list_sessions(tx, OPEN_TENANT, PageBounds(FIRST_ID, LAST_ID, 1, newest_first=True))).rows:
             return
     from app.api.schemas.archive import read_import  # noqa: PLC0415 - only at the first start, and takes long
 

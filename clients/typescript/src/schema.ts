@@ -1159,17 +1159,6 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
-        /** AudioPartIn */
-        AudioPartIn: {
-            /**
-             * @description discriminator enum property added by openapi-typescript
-             * @enum {string}
-             */
-            type: "input_audio";
-            input_audio: components["schemas"]["InputAudio"];
-        } & {
-            [key: string]: unknown;
-        };
         /**
          * AuditOut
          * @description The context of one model call of a turn, as it is stored.
@@ -1278,6 +1267,20 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        /** CallOutputIn */
+        CallOutputIn: {
+            /**
+             * Type
+             * @enum {string}
+             */
+            type: "function_call_output" | "custom_tool_call_output";
+            /** Call Id */
+            call_id: string;
+            /** Output */
+            output: string | (components["schemas"]["TextPartIn"] | components["schemas"]["ImagePartIn"] | components["schemas"]["FilePartIn"] | components["schemas"]["AudioPart"] | components["schemas"]["RefusalPart"])[];
+        } & {
+            [key: string]: unknown;
+        };
         /** CalledFunction */
         CalledFunction: {
             /** Name */
@@ -1355,7 +1358,7 @@ export interface components {
              * Messages
              * @description The history, its newest part, or the newest message alone. Messages that the session has are not stored again. System and developer messages are instructions for this turn.
              */
-            messages: (components["schemas"]["SystemMessageIn"] | components["schemas"]["DeveloperMessageIn"] | components["schemas"]["UserMessageIn"] | components["schemas"]["AssistantMessageIn"] | components["schemas"]["ToolMessageIn"])[];
+            messages: (components["schemas"]["SystemMessageIn"] | components["schemas"]["UserMessageIn"] | components["schemas"]["AssistantMessageIn"] | components["schemas"]["ToolMessageIn"])[];
             /** Stream */
             stream?: boolean | null;
             stream_options?: components["schemas"]["StreamOptions"] | null;
@@ -1394,7 +1397,7 @@ export interface components {
                 [key: string]: number;
             } | null;
             /** Response Format */
-            response_format?: (components["schemas"]["TextFormat"] | components["schemas"]["JsonFormat"] | components["schemas"]["JsonSchemaFormat"]) | null;
+            response_format?: (components["schemas"]["PlainFormat"] | components["schemas"]["JsonSchemaFormat"]) | null;
             /** Parallel Tool Calls */
             parallel_tool_calls?: boolean | null;
             /** Reasoning Effort */
@@ -1591,7 +1594,7 @@ export interface components {
              * Input
              * @description As for a response. New items are stored but not answered.
              */
-            input?: (string | (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["FunctionCallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["CustomToolOutputIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[]) | null;
+            input?: (string | (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["CallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[]) | null;
             /**
              * Previous Response Id
              * @description The response to continue from.
@@ -1816,7 +1819,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             /** Items */
-            items?: (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["FunctionCallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["CustomToolOutputIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[] | null;
+            items?: (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["CallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[] | null;
         };
         /** ConversationOut */
         ConversationOut: {
@@ -1854,17 +1857,6 @@ export interface components {
         /**
          * CountIn
          * @description A prompt to count. `max_tokens`, `stream` and `metadata` have no effect.
-         * @example {
-         *       "max_tokens": 1024,
-         *       "messages": [
-         *         {
-         *           "content": "My name is Anna.",
-         *           "role": "user"
-         *         }
-         *       ],
-         *       "model": "offline",
-         *       "system": "Answer in one line."
-         *     }
          */
         CountIn: {
             /**
@@ -2006,20 +1998,6 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
-        /** CustomToolOutputIn */
-        CustomToolOutputIn: {
-            /**
-             * Type
-             * @constant
-             */
-            type: "custom_tool_call_output";
-            /** Call Id */
-            call_id: string;
-            /** Output */
-            output: string | (components["schemas"]["TextPartIn"] | components["schemas"]["ImagePartIn"] | components["schemas"]["FilePartIn"] | components["schemas"]["AudioPartIn"] | components["schemas"]["RefusalPartIn"])[];
-        } & {
-            [key: string]: unknown;
-        };
         /** DeletedOut */
         DeletedOut: {
             /** Id */
@@ -2048,18 +2026,6 @@ export interface components {
             published: unknown;
             /** Unit */
             unit: string;
-        };
-        /** DeveloperMessageIn */
-        DeveloperMessageIn: {
-            /**
-             * @description discriminator enum property added by openapi-typescript
-             * @enum {string}
-             */
-            role: "developer";
-            /** Content */
-            content: string | components["schemas"]["TextPart"][];
-        } & {
-            [key: string]: unknown;
         };
         /**
          * Document
@@ -2304,20 +2270,6 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
-        /** FunctionCallOutputIn */
-        FunctionCallOutputIn: {
-            /**
-             * Type
-             * @constant
-             */
-            type: "function_call_output";
-            /** Call Id */
-            call_id: string;
-            /** Output */
-            output: string | (components["schemas"]["TextPartIn"] | components["schemas"]["ImagePartIn"] | components["schemas"]["FilePartIn"] | components["schemas"]["AudioPartIn"] | components["schemas"]["RefusalPartIn"])[];
-        } & {
-            [key: string]: unknown;
-        };
         /** FunctionIn */
         FunctionIn: {
             /** Name */
@@ -2509,7 +2461,7 @@ export interface components {
              * Input
              * @description The user's text, or items.
              */
-            input?: (string | (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["FunctionCallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["CustomToolOutputIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[]) | null;
+            input?: (string | (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["CallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[]) | null;
             /**
              * Instructions
              * @description For this response only; later ones do not inherit them.
@@ -2655,17 +2607,7 @@ export interface components {
         /** ItemsIn */
         ItemsIn: {
             /** Items */
-            items: (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["FunctionCallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["CustomToolOutputIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[];
-        };
-        /** JsonFormat */
-        JsonFormat: {
-            /**
-             * @description discriminator enum property added by openapi-typescript
-             * @enum {string}
-             */
-            type: "json_object";
-        } & {
-            [key: string]: unknown;
+            items: (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["CallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[];
         };
         /** JsonSchema */
         JsonSchema: {
@@ -3021,7 +2963,7 @@ export interface components {
              */
             role: "user" | "assistant" | "system" | "developer";
             /** Content */
-            content: string | (components["schemas"]["TextPartIn"] | components["schemas"]["ImagePartIn"] | components["schemas"]["FilePartIn"] | components["schemas"]["AudioPartIn"] | components["schemas"]["RefusalPartIn"])[];
+            content: string | (components["schemas"]["TextPartIn"] | components["schemas"]["ImagePartIn"] | components["schemas"]["FilePartIn"] | components["schemas"]["AudioPart"] | components["schemas"]["RefusalPart"])[];
         } & {
             [key: string]: unknown;
         };
@@ -3088,17 +3030,6 @@ export interface components {
         /**
          * MessagesIn
          * @description A request of Anthropic's Messages.
-         * @example {
-         *       "max_tokens": 1024,
-         *       "messages": [
-         *         {
-         *           "content": "My name is Anna.",
-         *           "role": "user"
-         *         }
-         *       ],
-         *       "model": "offline",
-         *       "system": "Answer in one line."
-         *     }
          */
         MessagesIn: {
             /**
@@ -3171,15 +3102,15 @@ export interface components {
         /** MessagesMetadata */
         MessagesMetadata: {
             /**
-             * User Id
-             * @description Claude Code sends the id of its conversation in it.
-             */
-            user_id?: string | null;
-            /**
              * Session Id
              * @description Like the header `X-Session-Id`. Other members are ignored.
              */
             session_id?: string | null;
+            /**
+             * User Id
+             * @description Claude Code sends the id of its conversation in it.
+             */
+            user_id?: string | null;
         } & {
             [key: string]: unknown;
         };
@@ -3360,6 +3291,16 @@ export interface components {
             items: components["schemas"]["ListedPin"][];
             /** Next Cursor */
             next_cursor: string | null;
+        };
+        /** PlainFormat */
+        PlainFormat: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "json_object" | "text";
+        } & {
+            [key: string]: unknown;
         };
         /**
          * PolicyFieldOut
@@ -3660,18 +3601,6 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
-        /** RefusalPartIn */
-        RefusalPartIn: {
-            /**
-             * @description discriminator enum property added by openapi-typescript
-             * @enum {string}
-             */
-            type: "refusal";
-            /** Refusal */
-            refusal: string;
-        } & {
-            [key: string]: unknown;
-        };
         /**
          * RegenerateIn
          * @description What changes when the last turn is run again. Absent fields keep the turn's values.
@@ -3797,7 +3726,7 @@ export interface components {
              * Input
              * @description The user's text, or items. A history that the conversation has is not stored again.
              */
-            input: string | (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["FunctionCallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["CustomToolOutputIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[];
+            input: string | (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["CallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[];
             /**
              * Instructions
              * @description For this response only; later ones do not inherit them.
@@ -4514,7 +4443,7 @@ export interface components {
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
              */
-            role: "system";
+            role: "developer" | "system";
             /** Content */
             content: string | components["schemas"]["TextPart"][];
         } & {
@@ -4573,7 +4502,7 @@ export interface components {
         /** TextConfig */
         TextConfig: {
             /** Format */
-            format?: (components["schemas"]["TextFormat"] | components["schemas"]["JsonFormat"] | components["schemas"]["SchemaFormat"]) | null;
+            format?: (components["schemas"]["PlainFormat"] | components["schemas"]["SchemaFormat"]) | null;
             /** Verbosity */
             verbosity?: string | null;
         } & {
@@ -4593,16 +4522,6 @@ export interface components {
             media_type: "text/plain";
             /** Data */
             data: string;
-        } & {
-            [key: string]: unknown;
-        };
-        /** TextFormat */
-        TextFormat: {
-            /**
-             * @description discriminator enum property added by openapi-typescript
-             * @enum {string}
-             */
-            type: "text";
         } & {
             [key: string]: unknown;
         };
@@ -7825,6 +7744,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             421: components["responses"]["Problem421"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
@@ -7880,6 +7800,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             421: components["responses"]["Problem421"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
@@ -7991,6 +7912,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             421: components["responses"]["Problem421"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];

@@ -42,6 +42,10 @@ def _day(iso: str) -> int:
         ("a couple of weeks ago", "2023-07-31", "2023-08-06"),
         ("three months ago", "2023-05-01", "2023-05-31"),
         ("last week", "2023-08-07", "2023-08-13"),
+        ("the week before last", "2023-07-31", "2023-08-06"),
+        ("the month before last", "2023-06-01", "2023-06-30"),
+        ("on 12/24/2022", "2022-12-24", "2022-12-24"),
+        ("on 24/12/2022", "2022-12-24", "2022-12-24"),
         ("last weekend", "2023-08-12", "2023-08-13"),
         ("last Friday", "2023-08-11", "2023-08-11"),
         ("on Wednesday", "2023-08-09", "2023-08-09"),
@@ -69,6 +73,12 @@ def test_a_day_is_resolved_against_the_day_on_which_it_was_named(asked: str, fir
     assert (key.first_day, key.last_day) == (_day(first), _day(last))
 
 
+def test_a_date_in_numbers_that_may_begin_with_its_month_or_its_day_names_both_days() -> None:
+    keys = date_keys("What was on 08/05/2023?", day_of(NOW))
+    days = [key.first_day for key in keys if key.first_day == key.last_day]
+    assert days == [_day("2023-08-05"), _day("2023-05-08")]
+
+
 MONTHS = [f"{date(2021, month, 1):{form}}" for month in range(1, 13) for form in ("%b", "%b.", "%B")]
 COUNTS = [
     *("a", "an", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
@@ -89,6 +99,7 @@ COUNTS = [
         *[f"{month} 2021" for month in OTHER_MONTHS],
         *NEAR_DAYS,
         *["letzten Monat", "mês passado", "année dernière", "semana pasada", "settimana scorsa", "afgelopen week"],
+        *[f"the {unit} before last" for unit in ("week", "weekend", "month", "year")],
         *["last night", "today", "this morning", "this afternoon", "2021-12-31", "31 Dec", "0 days ago"],
     ],
 )
@@ -103,7 +114,7 @@ def test_a_day_is_found_whatever_its_first_word_is_and_whatever_spaces_surround_
     "asked",
     [
         *("May I march on?", "on 31 April 2023", "He is one-year-old", "May God bless you", "at 8:15", "999 years ago"),
-        *("Was steht hier?", "the moons of Mars", "32.1.2023"),
+        *("Was steht hier?", "the moons of Mars", "32.1.2023", "13/32/2023", "8/5.2023"),
     ],
 )
 def test_text_that_is_not_a_plausible_date_gives_no_date_keys(asked: str) -> None:

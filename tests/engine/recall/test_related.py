@@ -27,7 +27,7 @@ def indexed(*texts: str) -> Index:
 
 def related_to(asked: str) -> dict[str, float]:
     terms = {term_hash(term): word for term, word in query_words(asked).items()}
-    return {other.looked_for.word: other.weight for other in related_terms(terms)}
+    return {other.word: other.weight for other in related_terms(terms)}
 
 
 def test_every_row_of_the_table_names_other_rows_the_nearest_first() -> None:
@@ -92,7 +92,7 @@ def test_related_words_are_none_of_the_questions_own_and_weigh_less(text: str, m
     related = related_terms(terms)
     assert not {other.term for other in related} & terms.keys()
     assert len({other.term for other in related}) == len(related)
-    assert all(1 / LARGEST_WEIGHT <= other.weight <= 1 and other.looked_for.of in terms.values() for other in related)
+    assert all(1 / LARGEST_WEIGHT <= other.weight <= 1 and other.of in terms.values() for other in related)
     assert [other.weight for other in related] == sorted(other.weight for other in related)
 
 

@@ -103,7 +103,7 @@ def test_a_rejected_message_and_half_an_answer_are_not_shown_to_a_summarizer() -
 
 
 @given(snapshots(), st.integers(60, 2000), st.integers(300, 4000))
-def test_the_request_stays_within_the_room_and_shows_the_newest_context(
+def test_the_request_stays_within_the_room_and_shows_the_newest_context_and_of_long_messages_both_ends(
     snapshot: Snapshot, room_tokens: int, context_tokens: int
 ) -> None:
     fold, context = replace(fold_of(snapshot), protected=snapshot.past.turns), _sendable(snapshot)
@@ -113,7 +113,9 @@ def test_the_request_stays_within_the_room_and_shows_the_newest_context(
         assert [each["text"] for each in document["messages"]] == [text for _, text in chunk]
         around = document["context_messages"]
         newest = context[len(context) - len(around) :]
-        assert [each["text"] for each in around] == [source_text(message) for message in newest]
+        texts = [source_text(message) for message in newest]
+        expected = [text if len(text) <= 300 else f"{text[:150]} … {text[-150:]}" for text in texts]
+        assert [each["text"] for each in around] == expected
         shown = sum(estimate(each["text"]) + _WRAPPING_TOKENS for each in (*document["messages"], *around))
         assert shown <= max(room_tokens, context_tokens)
 

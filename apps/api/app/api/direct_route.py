@@ -249,12 +249,6 @@ async def authenticate(scope: Scope) -> TenantId:
     return exchange.tenant_id
 
 
-def count_problem(scope: Scope, code: str) -> None:
-    """Counts a request that was answered with a problem, or whose stream ended with one."""
-    service: AppState = scope["app"].state.service
-    service.rt.telemetry.problem_answered(code)
-
-
 async def _send_long(call: Call, response: Response, send: Send) -> None:
     """Sends an answer that counts for its tenant until the client has read it. Raises `Busy` before it begins."""
     answers, size_bytes = call.service.answers, len(response.body)

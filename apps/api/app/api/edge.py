@@ -90,7 +90,7 @@ class Edge:
 
     `hosts` checks browser requests. `larger_bodies` maps paths to their own body limit, in bytes. `authenticate`
     returns the tenant of a request. `bodies` limits the bytes of all bodies that the process keeps. `count_problem` is
-    called with each request that ended with a problem, and the problem's code.
+    called with the code of each problem that a request or its stream ended with.
     """
 
     app: ASGIApp
@@ -99,7 +99,7 @@ class Edge:
     max_body_bytes: int
     authenticate: Callable[[Scope], Awaitable[TenantId]]
     bodies: Allowance
-    count_problem: Callable[[Scope, str], object]
+    count_problem: Callable[[str], object]
     hosts: Hosts = field(default_factory=lambda: Hosts("", "*"))
     larger_bodies: Mapping[str, int] = field(default_factory=dict[str, int])
     body_timeout_s: float = 30.0
@@ -143,7 +143,7 @@ class Edge:
             )(scope, receive, send_with_id)
         finally:
             if exchange.problem_code is not None:
-                self.count_problem(scope, exchange.problem_code)
+                self.count_problem(exchange.problem_code)
             _log_request(scope, exchange, started)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Annotated, Any, Final, Literal, cast
 
@@ -10,7 +10,7 @@ import orjson
 from fastapi import FastAPI, Header, Query
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from pydantic.json_schema import models_json_schema
 
 from app.api.problems import KINDS, PROBLEM_JSON, is_messages_path, is_openai_path
 from app.api.schemas.chat import ChatErrorOut
@@ -91,11 +91,6 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: _answer(Problem, _DESCRIPTIONS[status], PROBLEM_JSON) for status in statuses}
 
 
-_ERROR_SHAPES: Final[Sequence[tuple[type[BaseModel], JsonSchemaMode]]] = (
-    (Problem, "serialization"),
-    (ChatErrorOut, "serialization"),
-    (MessagesErrorOut, "serialization"),
-)
 _BY_CONNECTION = (431,)
 _OF_BROWSERS = (403, 421)
 _VENDORS = (400, 401, 404, 408, 409, 413, 415, 422, 429, 502, 503, 504)
@@ -112,7 +107,8 @@ def usual_refusals(path: str, *, reads: bool) -> dict[int | str, dict[str, Any]]
         return dict.fromkeys(_VENDORS, _answer(MessagesErrorOut, "Anthropic's error shape"))
     if is_openai_path(path):
         return openai_refusals(*(OPENAI_READ if reads else _VENDORS))
-    return refusals(*(READ if reads else WRITE))
+    names_something = "{" in path  # which may not be there, or be busy
+    return refusals(*(each for each in (READ if reads else WRITE) if names_something or each not in (404, 409)))
 
 
 def _answer(shape: type[BaseModel], description: str, media_type: str = "application/json") -> dict[str, Any]:
@@ -156,7 +152,10 @@ def _document(app: FastAPI) -> dict[str, Any]:
         servers=[{"url": "/", "description": "The service that serves this document."}],
     )
     components = document.setdefault("components", {})
-    _, found = models_json_schema(_ERROR_SHAPES, ref_template="#/components/schemas/{model}")
+    _, found = models_json_schema(
+        [(shape, "serialization") for shape in (Problem, ChatErrorOut, MessagesErrorOut)],
+        ref_template="#/components/schemas/{model}",
+    )
     components.setdefault("schemas", {}).update(found["$defs"])
     components["securitySchemes"] = {
         "key": {

@@ -254,7 +254,6 @@ def _parameter(problem: JsonObject, within: str) -> str | None:
 
 
 MESSAGES_PATH: Final = "/v1/messages"
-REQUEST_ID_HEADER: Final = "request-id"
 _MESSAGES_TYPES: Final[Mapping[int, str]] = _TYPES | {
     403: "permission_error",
     404: "not_found_error",
@@ -280,7 +279,7 @@ def error_json(problem: JsonObject) -> JsonObject:
 def request_id_header() -> dict[str, str]:
     """The request's id in the header that Anthropic's clients read."""
     request_id = _request_id()
-    return {REQUEST_ID_HEADER: request_id} if request_id else {}
+    return {"request-id": request_id} if request_id else {}
 
 
 def _request_id() -> str | None:

@@ -198,7 +198,6 @@ def _faults_of_blocks(document: Mapping[str, Any]) -> Faults:
 
 
 def _faults_of_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_bytes: int) -> Faults:
-    """Prompts with another hash, and those that cannot be rebuilt."""
     hashes = hashes_of(
         {block["sha256"]: block["content"] for block in document["blocks"]},
         {message["seq"]: archived_message(message) for message in document["messages"]},

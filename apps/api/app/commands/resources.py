@@ -46,7 +46,7 @@ def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
     """Runs `work` on the configured database, if its schema can be served."""
 
     async def run(dsn: str) -> T:
-        if not (state := await reach(dsn)).can_be_served:
+        if not (state := await reach(dsn, transaction_pooler=True)).can_be_served:
             raise OperatorError(f"the database's schema is {state}: run `plimsoll migrate` first")
         return await on_database(dsn, work)
 

@@ -101,7 +101,6 @@ async def _simulate_all(
 
 
 def table(title: str, simulations: Sequence[JsonObject]) -> Table:
-    """One table for the sessions, with their figures summed."""
     columns: list[tuple[str, list[JsonObject]]] = [("what happened", [one["happened"] for one in simulations])]
     for at, history in enumerate(simulations[0]["full_history"]):
         columns.append((_name("full history", history), [one["full_history"][at] for one in simulations]))

@@ -65,8 +65,7 @@ class FairGate:
             raise
 
     def place(self, key: Hashable) -> asyncio.Future[None] | None:
-        """Takes a slot if one is free. Else returns a new place in the queue of the key, which is done once it has a
-        slot. Raises `QueueFull`."""
+        """Takes a free slot, or returns a place in the queue of the key, done once it has one. Raises `QueueFull`."""
         if self._free > 0 and not self.full_for(key):
             self._enter(key)
             return None

@@ -145,8 +145,7 @@ def wait_for_lines(within_s: float = _LAST_LINES_S) -> bool:
 
 
 def log_unhandled_errors() -> None:
-    """Logs errors that end a thread, and those that Python cannot raise (of a `__del__`), instead of printing them with
-    their messages."""
+    """Logs errors that end a thread or cannot be raised (of a `__del__`), where Python prints them with messages."""
     threading.excepthook = partial(_log_unhandled, "an error ended a thread")
     sys.unraisablehook = partial(_log_unhandled, "an error could not be raised")
 

@@ -146,8 +146,7 @@ COPIES: Final[Mapping[str, Statement]] = {
 
 @frozen
 class ForkPoint:
-    """Where a past ends. `through_id` is None when it is empty; `next_id` is the turn after it, where there is one.
-    `past_version` is the session's."""
+    """Where a past ends: `through_id` is None when it is empty, `next_id` the turn after it, where there is one."""
 
     through_seq: int
     through_id: TurnId | None
@@ -232,7 +231,6 @@ class _Section:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that an export has."""
         left_out = {"session_id", *self.made_anew, *self.unused}
         # As text: SQLAlchemy's own kind of it is no key of JSON.
         return tuple(str(column.name) for column in self.table.columns if column.name not in left_out)

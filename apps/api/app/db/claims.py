@@ -10,8 +10,8 @@ from app.db import tables
 from app.db.database import Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import NEWEST_CALLS, UNGIVEN
-from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS
-from app.db.sql import CLOCK, Statement, binds, insert_from, insert_row, json_rows, of_session, sql
+from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, insert_in_session
+from app.db.sql import CLOCK, Statement, binds, insert_row, of_session, sql
 from app.db.turns import SHORT_REQUEST, WHOLE_REQUEST, is_stored_apart, parts_of_request
 from app.domain.content import tool_calls_from_json
 from app.domain.frozen import frozen, values_of
@@ -95,18 +95,8 @@ _WAITING = sql(f"""
     WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.id = :turn_id
     """)
 
-_OUTPUTS = insert_from(
-    tables.messages,
-    f"t, {CLOCK}, {json_rows(tables.messages, 'outputs')}, {ON_ITS_NODE}",
-    {
-        "session_id": "sessions.id",
-        "turn_id": "t.id",
-        "seq": ":messages_before + x.seq",
-        "role": "'tool'",
-        "created_at": "clock.at",
-    },
-    without=UNGIVEN,
-)
+_NEW_OUTPUTS = {"turn_id": "t.id", "seq": ":messages_before + x.seq", "role": "'tool'"}
+_OUTPUTS = insert_in_session(tables.messages, "outputs", "t", _NEW_OUTPUTS, without=UNGIVEN)
 
 
 def _reclaim(request: str, block: str = "") -> Statement:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +17,10 @@ from time import monotonic, perf_counter
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
+import asyncpg
+
 from app.core.fairness import FairGate, share_of, tenant_at_work
-from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, raise_domain_error, reports_read_only
+from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, meaning_of, reports_read_only
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
 from app.domain.frozen import frozen, names_of
@@ -26,6 +28,7 @@ from app.domain.frozen import frozen, names_of
 P = ParamSpec("P")
 R = TypeVar("R")
 Made = TypeVar("Made")
+Position = TypeVar("Position", UUID, int)
 
 _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on'", ())
 
@@ -49,9 +52,14 @@ class Fetched(Generic[R]):
         return Fetched(list(map(made, self.rows)), self.has_more)
 
 
-def first_of(rows: list[R], limit: int) -> Fetched[R]:
-    """The first `limit` of rows that were fetched with `LIMIT limit + 1`."""
-    return Fetched(rows[:limit], len(rows) > limit)
+@frozen
+class PageBounds(Generic[Position]):
+    """The part of a list that a page has: at most `limit` items between two positions, newest or oldest first."""
+
+    after: Position
+    before: Position
+    limit: int
+    newest_first: bool
 
 
 class Transaction:
@@ -76,8 +84,15 @@ class Transaction:
         """The rows as instances of this dataclass, whose fields have the names of the columns."""
         return [record_of(kind, row) for row in await self.fetch(statement, **parameters)]
 
+    async def fetch_between(
+        self, in_order: Mapping[bool, Statement], bounds: PageBounds[Any], **parameters: Any
+    ) -> Fetched[Record]:
+        """The rows within the bounds of a list (`listed`), as `fetch_page`."""
+        statement, after, before = in_order[bounds.newest_first], bounds.after, bounds.before
+        return await self.fetch_page(statement, bounds.limit, after=after, before=before, **parameters)
+
     async def fetch_page(self, statement: Statement, limit: int, **parameters: Any) -> Fetched[Record]:
-        """At most `limit` rows of a list (`in_both_orders`): fewer if there are no more, or if they are large."""
+        """At most `limit` rows of a list (`paged`): fewer if there are no more, or if they are large."""
         rows = await self.fetch(statement, limit=limit + 1, **parameters)
         return Fetched(rows[:limit], bool(rows) and rows[0]["rows_read"] > len(rows[:limit]))
 
@@ -201,7 +216,10 @@ class Database:
             finally:
                 self._give_back(pooled)
         except Exception as error:
-            raise_domain_error(error, self._leave_server)
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                self._leave_server()
+            if meaning := meaning_of(error):
+                raise meaning from error
             raise
         finally:
             if locking is not None:

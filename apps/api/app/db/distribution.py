@@ -17,8 +17,6 @@ from app.domain.frozen import frozen
 
 
 class Spread(StrEnum):
-    """How a table is placed."""
-
     BY_SESSION = "distributed by session"
     BY_TENANT = "distributed by tenant"
     REFERENCE = "reference table, whole on every node"
@@ -27,8 +25,6 @@ class Spread(StrEnum):
 
 @frozen
 class Placement:
-    """How a table is placed, and why."""
-
     spread: Spread
     why: str
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias, cast
 from uuid import UUID
@@ -22,8 +22,7 @@ Record: TypeAlias = Mapping[str, Any]
 
 
 def new_id() -> UUID:
-    """A UUIDv7 of the driver's type, as ids in rows are. Python's own takes three times as long to make, and nine times
-    to write as text."""
+    """A UUIDv7 of the driver's type, as ids in rows are: Python's own takes three times as long to make."""
     return cast(Any, pgproto).UUID(uuid7().bytes)
 
 
@@ -167,36 +166,37 @@ def reports_read_only(connection: Driver) -> bool:
     return "on" in (getattr(reported, "in_hot_standby", ""), getattr(reported, "default_transaction_read_only", ""))
 
 
-def raise_domain_error(error: Exception, leave_server: Callable[[], None]) -> None:
-    """Raises what `Database.begin` raises for an error of the driver; returns if the error is another one."""
+_UNREACHABLE: Final = "The database cannot be reached."
+_ANOTHER_SCHEMA: Final = (
+    "The schema lacks a table or column of this version; run the migrations, unless later ones have run."
+)
+_UNAVAILABLE: Final[Mapping[type, str]] = {
+    **dict.fromkeys(GONE, _UNREACHABLE),
+    asyncpg.UndefinedTableError: _ANOTHER_SCHEMA,
+    asyncpg.UndefinedColumnError: _ANOTHER_SCHEMA,
+    asyncpg.InsufficientPrivilegeError: "The database's user may not do this; grant it all rights on the tables.",
+    asyncpg.ReadOnlySQLTransactionError: "The database is read-only now.",
+    asyncpg.QueryCanceledError: "The database did not finish a statement: {}.",
+    asyncpg.InsufficientResourcesError: "The database has no disk, memory or connection left.",
+}
+"""What a `DatabaseUnavailable` says of the driver's errors of these classes."""
+
+
+def meaning_of(error: Exception) -> Exception | None:
+    """What `Database.begin` raises for an error of the driver; None if the error is another one."""
     match error:
         case asyncpg.LockNotAvailableError():
-            raise SessionBusy(LOCKED) from error
+            return SessionBusy(LOCKED)
         case asyncpg.UniqueViolationError():
-            raise UniqueViolated(cast(Any, error).constraint_name) from error
+            return UniqueViolated(cast(Any, error).constraint_name)
         case asyncpg.ForeignKeyViolationError():
-            raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
-        case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError():
-            raise DatabaseUnavailable(
-                "The schema lacks a table or column of this version; run the migrations, unless later ones have run."
-            ) from error
-        case asyncpg.InsufficientPrivilegeError():
-            detail = "The database's user may not do this; grant it all rights on the tables."
-            raise DatabaseUnavailable(detail) from error
+            return NotFound("session")  # every foreign key leads to a session: it was erased meanwhile
         case asyncpg.DeadlockDetectedError() | asyncpg.SerializationError():
-            raise TransactionConflict("The database could not do this beside other work; try again.") from error
-        case asyncpg.ReadOnlySQLTransactionError():
-            leave_server()
-            raise DatabaseUnavailable("The database is read-only now.") from error
-        case asyncpg.QueryCanceledError():
-            raise DatabaseUnavailable(f"The database did not finish a statement: {error}.") from error
+            return TransactionConflict("The database could not do this beside other work; try again.")
         case asyncpg.InternalServerError() if str(error).startswith(_LOST_A_NODE) or _AT_A_NODE in (
             cast(Any, error).context or ""
         ):
-            raise DatabaseUnavailable("The database cannot be reached.") from error
-        case asyncpg.InsufficientResourcesError():
-            raise DatabaseUnavailable("The database has no disk, memory or connection left.") from error
-        case _ if isinstance(error, GONE):
-            raise DatabaseUnavailable("The database cannot be reached.") from error
+            return DatabaseUnavailable(_UNREACHABLE)
         case _:
-            pass
+            said = next((_UNAVAILABLE[kind] for kind in type(error).__mro__ if kind in _UNAVAILABLE), None)
+            return None if said is None else DatabaseUnavailable(said.format(error))

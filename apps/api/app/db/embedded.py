@@ -62,8 +62,7 @@ class EmbeddedPostgres:
         return runs(self._server)
 
     def start_again(self) -> bool:
-        """Starts the server on the data that it had, if it has ended; returns whether this call started it. Raises
-        `EmbeddedPostgresError`."""
+        """Starts the server again if it has ended; returns whether it did. Raises `EmbeddedPostgresError`."""
         root = self._server.root
         try:
             with locked(root / "lock"):
@@ -117,7 +116,7 @@ def migrated(data_dir: Path, *, restart_s: float | None = None) -> Generator[str
     """
     server = start(data_dir)
     try:
-        if asyncio.run(reach(server.dsn)) is not SchemaState.CURRENT:
+        if asyncio.run(reach(server.dsn, transaction_pooler=False)) is not SchemaState.CURRENT:
             from app.db.migrate import upgrade  # noqa: PLC0415 - as its module says
 
             asyncio.run(upgrade(server.dsn))

@@ -48,8 +48,7 @@ class Identity:
 
 
 def identity_for(folder: Path, program: Path) -> Identity:
-    """The identity as which the server in the folder is to run. The folder is created if it does not exist. Raises
-    `NoIdentityError`."""
+    """The identity for the server in the folder, which is created if it is missing. Raises `NoIdentityError`."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = folder.stat()
     if owner.st_uid != os.geteuid():

@@ -52,8 +52,7 @@ class EmbeddedPostgresError(OperatorError):
 
 @frozen
 class Server:
-    """The paths of one server, and the identity as which it runs. `socket_folder` is `run`, as a path that fits into a
-    socket address."""
+    """The paths and the identity of one server. `socket_folder` is `run`, as a path that fits into a socket address."""
 
     root: Path
     socket_folder: Path
@@ -225,8 +224,7 @@ def _run(server: Server, command: list[str], complaint: str, *, stdin: str = "",
 
 
 def stop(server: Server) -> None:
-    """Ends the server and waits for the last of its processes. The caller must hold `lock`. Raises
-    `EmbeddedPostgresError`."""
+    """Ends the server with all its processes. The caller must hold `lock`. Raises `EmbeddedPostgresError`."""
     with closing(open_lock(server.root / "alive")) as alive:
         asked = False
         deadline = time.monotonic() + _STOP_TIMEOUT_S
@@ -277,8 +275,7 @@ def _wait(deadline: float, server: Server, complaint: str) -> None:
 
 
 def open_lock(path: Path) -> int:
-    """The descriptor of a file for `flock`, not locked yet. Programs that are started inherit it only if it is passed
-    to them."""
+    """The descriptor of a file for `flock`, not locked yet. Programs inherit it only if it is passed to them."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 

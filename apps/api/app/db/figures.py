@@ -232,16 +232,14 @@ _SESSIONS = sql(f"""
 
 
 async def session_figures(tx: Transaction, session_ids: Sequence[UUID]) -> dict[SessionId, SessionFigures]:
-    """The figures of each session."""
     rows = await tx.fetch(_SESSIONS, session_ids=list(session_ids))
-    return {SessionId(row["id"]): _figures(row) for row in rows}
-
-
-def _figures(row: Record) -> SessionFigures:
-    return record_of(
-        SessionFigures,
-        row,
-        window=record_of(WindowFigures, row) if row["turn_id"] else None,
-        prompt_tokens=row["prompt_tokens"] or 0,
-        completion_tokens=row["completion_tokens"] or 0,
-    )
+    return {
+        SessionId(row["id"]): record_of(
+            SessionFigures,
+            row,
+            window=record_of(WindowFigures, row) if row["turn_id"] else None,
+            prompt_tokens=row["prompt_tokens"] or 0,
+            completion_tokens=row["completion_tokens"] or 0,
+        )
+        for row in rows
+    }

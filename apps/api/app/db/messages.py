@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
-from dataclasses import fields
 from functools import partial
 from itertools import islice
 from operator import itemgetter
 from uuid import UUID
 
-from app.db.database import Fetched, Transaction, record_of
+from app.db.database import Fetched, PageBounds, Transaction, record_of
 from app.db.driver import Record
-from app.db.sql import in_both_orders, insert_from, of_session, paged, sql
+from app.db.sql import insert_from, listed, of_session, paged, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
-from app.domain.frozen import replace
+from app.domain.frozen import names_of, replace
 from app.domain.types import (
     STATUS_OF,
     Message,
@@ -40,9 +39,10 @@ SLICE_BYTES = 8 * 1024 * 1024
 _FIRST_MESSAGES = 16
 """Messages of a window that are read before their sizes are known: as many as most turns find."""
 
-_FIELDS = frozenset(field.name for field in fields(Message))
-_STORED = tuple(column.name for column in messages.columns if column.name in _FIELDS)
+_STORED = tuple(column.name for column in messages.columns if column.name in names_of(Message))
 SAID_AT = "coalesce(m.said_at, m.created_at)"
+TURN_SEQ = "(SELECT t.seq FROM turns t WHERE t.session_id = m.session_id AND t.id = m.turn_id) AS turn_seq"
+"""The number of a message's turn is looked up: a join may be planned to compare each message with all turns."""
 _WRITTEN_OTHERWISE = {"said_at": f"{SAID_AT} AS said_at"}
 _OF_MESSAGE = ", ".join(_WRITTEN_OTHERWISE.get(name, f"m.{name}") for name in _STORED)
 MESSAGE_BYTES = "octet_length(concat(m.content, m.tool_calls, m.reasoning, m.reasoning_blocks))"
@@ -122,17 +122,9 @@ _BY_RUN = sql(f"""
         ORDER BY m.seq) m
     """)
 
-# The number of a message's turn is looked up: a join may be planned to compare each message with all turns.
-_WRITTEN_IN_LISTS = {
-    **_WRITTEN_OTHERWISE,
-    "turn_seq": "(SELECT t.seq FROM turns t WHERE t.session_id = m.session_id AND t.id = m.turn_id) AS turn_seq",
-}
-_LISTED = ", ".join(_WRITTEN_IN_LISTS.get(each.name, f"m.{each.name}") for each in fields(MessageRecord))
-_PAGES = in_both_orders(f"""
-    SELECT {_LISTED} FROM messages m
-    WHERE m.session_id = :session_id AND m.seq > :after_seq AND m.seq < :before_seq
-    ORDER BY m.seq {{order}} LIMIT :limit
-    """)
+_WRITTEN_IN_LISTS = {**_WRITTEN_OTHERWISE, "turn_seq": TURN_SEQ}
+_LISTED = ", ".join(_WRITTEN_IN_LISTS.get(name, f"m.{name}") for name in names_of(MessageRecord))
+_PAGES = listed(_LISTED, "messages m WHERE m.session_id = :session_id", "m.seq")
 
 _BY_ID = paged(f"""
     SELECT {_LISTED} FROM messages m
@@ -152,12 +144,8 @@ _SAVE_COUNTS = sql(f"""
     """)
 # For a join with sessions, all sessions of the tenant may be read.
 _OF_TENANT = "(SELECT s.tenant_id FROM sessions s WHERE s.id = m.session_id) = :tenant_id"
-_PAGES_OF_ITEMS = in_both_orders(f"""
-    SELECT {AS_STORED} FROM messages m
-    WHERE m.session_id = :session_id AND {_OF_TENANT} AND m.seq BETWEEN :first_seq AND :last_seq
-        AND NOT m.withdrawn AND {NOT_REJECTED}
-    ORDER BY m.seq {{order}} LIMIT :limit
-    """)
+_ITEMS = f"messages m WHERE m.session_id = :session_id AND {_OF_TENANT} AND NOT m.withdrawn AND {NOT_REJECTED}"
+_PAGES_OF_ITEMS = listed(AS_STORED, _ITEMS, "m.seq")
 _NUMBERED = sql(f"""
     SELECT {AS_STORED}, m.session_id
     FROM unnest(CAST(:session_ids AS uuid[]), CAST(:seqs AS bigint[])) AS w(session_id, seq)
@@ -287,17 +275,13 @@ async def messages_in_runs(
     return {message.seq: message for message in await messages_from_rows(rows)}
 
 
-async def page_of_messages(
-    tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
-) -> Fetched[MessageRecord]:
-    """Messages with `after_seq` < number < `before_seq`, in the form for clients."""
-    statement = _PAGES[newest_first]
-    page = await tx.fetch_page(statement, limit, session_id=session_id, after_seq=after_seq, before_seq=before_seq)
+async def page_of_messages(tx: Transaction, session_id: SessionId, bounds: PageBounds[int]) -> Fetched[MessageRecord]:
+    """Messages within these bounds of numbers, in the form for clients."""
+    page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
     return page.of(partial(record_of, MessageRecord))
 
 
 async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[UUID]) -> bool:
-    """Whether all `ids` are messages of the session."""
     return await tx.fetchval(_COUNT_BY_ID, session_id=session_id, ids=list(ids)) == len(ids)
 
 
@@ -307,12 +291,9 @@ async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[U
     return page.of(partial(record_of, MessageRecord))
 
 
-async def page_of_item_messages(
-    tx: Transaction, session: SessionRef, first_seq: int, last_seq: int, limit: int, *, newest_first: bool
-) -> Fetched[Message]:
-    """Messages from `first_seq` through `last_seq`, without withdrawn ones and those of rejected turns."""
-    statement = _PAGES_OF_ITEMS[newest_first]
-    page = await tx.fetch_page(statement, limit, **of_session(session), first_seq=first_seq, last_seq=last_seq)
+async def page_of_item_messages(tx: Transaction, session: SessionRef, bounds: PageBounds[int]) -> Fetched[Message]:
+    """Messages within these bounds of numbers, without withdrawn ones and those of rejected turns."""
+    page = await tx.fetch_between(_PAGES_OF_ITEMS, bounds, **of_session(session))
     return page.of(message_from_row)
 
 
@@ -348,7 +329,6 @@ async def reply_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId)
 
 
 async def withdraw_messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> None:
-    """Marks messages as withdrawn."""
     await tx.execute(_WITHDRAW, session_id=session_id, seqs=list(seqs))
 
 

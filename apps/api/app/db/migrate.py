@@ -38,7 +38,6 @@ _WHEN_LOCKED = (
     ". A table stayed locked: run it again when the long transactions of the database, such as a backup, have ended"
 )
 _MOST_TRIES = 6
-"""Most tries of a migration that meets deadlocks."""
 
 
 class MigrationFailed(OperatorError):
@@ -134,7 +133,6 @@ async def _committed(engine: AsyncEngine, work: Callable[[Connection], T]) -> T:
 
 
 def _cause(error: DBAPIError) -> BaseException:
-    """The driver's error."""
     return cast(Any, error.orig).__cause__ or cast(Any, error.orig)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from app.db.database import Fetched, Transaction
 from app.db.driver import Record
-from app.db.messages import AS_STORED, NOT_REJECTED, message_from_row
+from app.db.messages import AS_STORED, NOT_REJECTED, SAID_AT, TURN_SEQ, message_from_row
 from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, insert_from, paged, sql
 from app.db.tables import message_vectors
 from app.domain.frozen import frozen
@@ -83,12 +83,10 @@ _TO_LOOK_THROUGH = sql("""
     WHERE tenant_id = :tenant_id AND id <= :first ORDER BY id DESC LIMIT :limit
     """)
 
-_FOUND_COLUMNS = """m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content, m.name,
-            coalesce(m.said_at, m.created_at) AS said_at"""
+_FOUND_COLUMNS = f"""m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content, m.name,
+            {SAID_AT} AS said_at"""
 _FOUND = paged(f"""
-    SELECT {_FOUND_COLUMNS},
-        (SELECT t.seq FROM turns t WHERE t.session_id = m.session_id AND t.id = m.turn_id) AS turn_seq
-    FROM messages m
+    SELECT {_FOUND_COLUMNS}, {TURN_SEQ} FROM messages m
     WHERE m.session_id = :session_id AND m.seq = ANY(:seqs) AND NOT m.withdrawn AND {NOT_REJECTED}
     ORDER BY array_position(:seqs, m.seq) LIMIT :limit
     """)
@@ -157,7 +155,7 @@ async def turns_with(tx: Transaction, session_id: SessionId, seqs: Sequence[int]
     rows = await tx.fetch(_CHOSEN, session_id=session_id, seqs=list(seqs), encoding=encoding)
     rejected = TurnStatus.REJECTED.value
     sendable = [row for row in rows if row["status"] != rejected]
-    return tuple(_turn(turn_id, list(group)) for turn_id, group in groupby(sendable, key=itemgetter("turn_id")))
+    return tuple([_turn(turn_id, list(group)) for turn_id, group in groupby(sendable, key=itemgetter("turn_id"))])
 
 
 async def sessions_with_messages(
@@ -198,7 +196,7 @@ async def messages_with_words(
 
 def _turn(turn_id: UUID, rows: Sequence[Record]) -> Turn:
     messages = tuple([message_from_row(row, (row["counted"], row["reasoning_tokens"])) for row in rows])
-    return Turn(TurnId(turn_id), 0, STATUS_OF[rows[0]["status"]], unresolved=False, messages=messages)
+    return Turn(TurnId(turn_id), 0, STATUS_OF[rows[0]["status"]], False, messages)  # by name it takes longer
 
 
 _WITHOUT_VECTORS = sql("""
@@ -252,7 +250,6 @@ async def save_vectors(
 
 
 async def has_vectors(tx: Transaction, session_id: SessionId, model: str) -> bool:
-    """Whether a session has any of a model's vectors."""
     return await tx.fetchval(_HAS_VECTORS, session_id=session_id, model=model)
 
 

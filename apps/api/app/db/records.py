@@ -12,7 +12,7 @@ from app.db.audits import as_stored
 from app.db.claims import Claim
 from app.db.database import Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant, released
-from app.db.sessions import ON_ITS_NODE, locked_session
+from app.db.sessions import insert_in_session, locked_session
 from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
 from app.db.summaries import get_summary, undo_active
 from app.db.turns import TURN_COLUMNS, turn_record
@@ -26,10 +26,8 @@ from app.domain.types import JsonObject, SessionId, SummaryId, TurnId, TurnRecor
 
 def _of_turn(table: sa.Table, parameter: str, **values: str) -> str:
     """An INSERT of the parameter's rows for the turn `t`."""
-    of_turn = {"session_id": "sessions.id", "turn_id": "t.id", "created_at": "clock.at"}
-    own = {name: value for name, value in of_turn.items() if name in table.columns}
-    source = f"t, {CLOCK}, {json_rows(table, parameter)}, {ON_ITS_NODE}"
-    return insert_from(table, source, own | values, without=("withdrawn",))
+    of_turn = {"turn_id": "t.id"} if "turn_id" in table.columns else {}
+    return insert_in_session(table, parameter, "t", of_turn | values, without=("withdrawn",))
 
 
 # Sums over a turn's calls; a figure that no call has reported stays null.
@@ -174,9 +172,8 @@ class TurnEnd:
 
 
 async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord | None:
-    """Writes the end of a running turn; None when the claim is no longer ours. This is one statement; `spent` and
-    `added` take others, which need a transaction. Large blocks may be stored before it: without the
-    turn's audit nothing refers to them."""
+    """Writes the end of a running turn; None when the claim is no longer ours. `spent` and `added` need a transaction.
+    Large blocks may be stored before it: without the turn's audit nothing refers to them."""
     blocks = await _without_large(tx, claim.session_id, end.blocks)
     of_limits: JsonObject = {}
     if end.spent is not None:
@@ -244,12 +241,10 @@ async def add_usages(tx: Transaction, session_id: SessionId, usages: Sequence[Js
 
 
 async def stated_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> tuple[Usage | None, str | None]:
-    """What the providers of a turn stated: the usage of all its calls, None if none is stored, and the stop sequence
-    that ended its answer, if any."""
+    """The usage of all of a turn's calls, None if none is stored; and the stop sequence that ended its answer."""
     row = existing(await tx.fetchrow(_STATED, session_id=session_id, turn_id=turn_id), "turn")
     return record_of(Usage, row) if row["prompt_tokens"] is not None else None, row["stop_sequence"]
 
 
 async def usage_totals(tx: Transaction, session_id: SessionId) -> list[SessionUsage]:
-    """Usage sums by alias and purpose."""
     return await tx.fetch_records(SessionUsage, _USAGE_TOTALS, session_id=session_id)

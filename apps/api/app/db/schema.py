@@ -56,7 +56,6 @@ async def schema_state(transaction: Transaction) -> SchemaState:
 
 
 def migrations() -> Path:
-    """The folder of the migrations."""
     package = Path(app.__file__).parent
     in_the_wheel = package / "_migrations"
     return in_the_wheel if in_the_wheel.exists() else package.parents[2] / "migrations"
@@ -68,12 +67,9 @@ def _revisions() -> Sequence[str]:
     return sorted(file.stem for file in (migrations() / "versions").glob("*.py"))
 
 
-_BEHIND_A_POOLER = ": a pooler is before it, which PLIMSOLL_DB_POOLER=transaction takes into account"
-
-
-async def reach(dsn: str, *, transaction_pooler: bool = True) -> SchemaState:
-    """Connects once, without `transaction_pooler` with the settings of the service, which a pooler refuses; returns the
-    state of the schema. Raises `DatabaseUnreachable`."""
+async def reach(dsn: str, *, transaction_pooler: bool) -> SchemaState:
+    """Connects once; returns the state of the schema. Without `transaction_pooler` it uses the settings of the service,
+    which a pooler refuses; with it, it works with or without a pooler. Raises `DatabaseUnreachable`."""
     settings = SETTINGS_BEHIND_A_POOLER if transaction_pooler else SERVER_SETTINGS
     try:
         # With no cache and in a transaction, statements work behind a pooler too.
@@ -98,7 +94,9 @@ async def reach(dsn: str, *, transaction_pooler: bool = True) -> SchemaState:
         reason = error.strerror or str(error) or type(error).__name__
         raise DatabaseUnreachable(f"DATABASE_URL: the database cannot be reached: {reason}") from error
     except asyncpg.PostgresError as error:
-        advice = _BEHIND_A_POOLER if "unsupported startup parameter" in str(error) else ""
+        advice = ""
+        if "unsupported startup parameter" in str(error):
+            advice = ": a pooler is before it, which PLIMSOLL_DB_POOLER=transaction takes into account"
         raise DatabaseUnreachable(f"DATABASE_URL: the database refuses this connection: {error}{advice}") from error
     except (ValueError, OverflowError) as error:  # the second for a port above 65535
         if str(error).startswith("root certificate file"):

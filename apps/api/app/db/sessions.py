@@ -17,13 +17,15 @@ No transaction waits for rows of two sessions: those that erase several or renew
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 from uuid import UUID
 
-from app.db.database import Fetched, Transaction, record_of
-from app.db.sql import binds, in_both_orders, insert_row, of_session, paged, sql
+import sqlalchemy as sa
+
+from app.db.database import Fetched, PageBounds, Transaction, record_of
+from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, listed, of_session, paged, sql
 from app.db.tables import pins, sessions
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.responses import Lifetime
@@ -47,10 +49,7 @@ _UPDATE = sql(f"""
         updated_at = statement_timestamp()
     WHERE {_OURS} RETURNING {_COLUMNS}
     """)
-_PAGES = in_both_orders(f"""
-    SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id {{beyond}} :position
-    ORDER BY id {{order}} LIMIT :limit
-    """)
+_PAGES = listed(_COLUMNS, "sessions WHERE tenant_id = :tenant_id", "id")
 
 NamedBy: TypeAlias = Literal["idempotency_key", "external_id"]
 """How a session is found other than by id: by the key of the request that made it, or by a client's name for it."""
@@ -108,6 +107,17 @@ ON_ITS_NODE = "sessions WHERE sessions.id = :session_id"
 the session's node. Without it, or with a volatile default, Citus collects the rows and spreads them over all nodes."""
 
 
+def insert_in_session(
+    table: sa.Table, parameter: str, source: str, values: Mapping[str, str], *, without: Collection[str] = ()
+) -> str:
+    """The text of an INSERT of a parameter's rows into the session, with the database's time: for each row of `source`,
+    a FROM item, all of them. `values` and `without` are as in `insert_from`."""
+    own = {"session_id": "sessions.id", "created_at": "clock.at"}
+    own = {name: value for name, value in own.items() if name in table.columns}
+    rows = f"{source}, {CLOCK}, {json_rows(table, parameter)}, {ON_ITS_NODE}"
+    return insert_from(table, rows, {**own, **values}, without=without)
+
+
 def locked_session(condition: str = "true") -> str:
     """A CTE `locked` that locks the row of `:session_id` until the transaction ends and has its id as `locked_id`; it
     has no row where `condition` is false. A statement that joins it to what it writes locks nothing before it."""
@@ -149,15 +159,12 @@ async def named_session(
 
 
 async def name_session(tx: Transaction, session: SessionRef, by: NamedBy, name: str) -> None:
-    """Gives the session a name by which it is found."""
     await tx.execute(_NAME[by], **of_session(session), name=name)
 
 
-async def list_sessions(
-    tx: Transaction, tenant_id: TenantId, position: UUID, limit: int, *, newest_first: bool
-) -> Fetched[Session]:
-    """The tenant's sessions with an id below `position`, newest first; or those above it, oldest first."""
-    page = await tx.fetch_page(_PAGES[newest_first], limit, tenant_id=tenant_id, position=position)
+async def list_sessions(tx: Transaction, tenant_id: TenantId, bounds: PageBounds[UUID]) -> Fetched[Session]:
+    """The tenant's sessions within these bounds of ids."""
+    page = await tx.fetch_between(_PAGES, bounds, tenant_id=tenant_id)
     return page.of(partial(record_of, Session))
 
 
@@ -168,8 +175,7 @@ async def update_session(tx: Transaction, tenant_id: TenantId, session: Session)
 
 
 async def set_lifetime(tx: Transaction, session_id: SessionId, lifetime: Lifetime) -> None:
-    """Decides when the session is erased. One `FOR_ANSWER` is erased after an hour by any process, if the process that
-    answers has died."""
+    """Decides when the session is erased: one `FOR_ANSWER` after an hour, if the process that answers has died."""
     await tx.execute(_SET_LIFETIME[lifetime], session_id=session_id)
 
 
@@ -225,8 +231,7 @@ class KnownTurn:
 async def turn_of_list(
     tx: Transaction, tenant_id: TenantId, digests: Sequence[bytes], request_sha256: str | None
 ) -> KnownTurn | None:
-    """The tenant's turn with the first of these digests that any of its turns has, or None. `request_sha256` is the
-    hash of a request that may be a retry."""
+    """The tenant's turn with the first of these digests that any has. `request_sha256` is that of a possible retry."""
     return await tx.fetch_record(
         KnownTurn, _BY_LIST, tenant_id=tenant_id, digests=list(digests), request_sha256=request_sha256
     )

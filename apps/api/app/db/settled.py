@@ -73,8 +73,7 @@ async def settled_through(tx: Transaction, session_id: SessionId, before_seq: in
 async def settled_texts(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, encoding: str, limit: int
 ) -> StoredTexts:
-    """The first `limit` messages of a range, without withdrawn ones, turn by turn. Those counted in another encoding
-    have no text."""
+    """The first `limit` messages of a range that are not withdrawn. Those counted in another encoding have no text."""
     row = await tx.fetch_one(
         _TEXTS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, encoding=encoding, limit=limit
     )
@@ -95,7 +94,6 @@ async def settled_texts(
 
 
 async def _turns(tx: Transaction, session_id: SessionId, turn_ids: Sequence[bytes]) -> tuple[list[int], list[bool]]:
-    """The numbers of turns, and whether each was completed."""
     if not turn_ids:
         return [], []
     first_id, last_id = UUID(bytes=turn_ids[0]), UUID(bytes=turn_ids[-1])

@@ -105,12 +105,10 @@ async def stored_turns(
 
 
 async def stored_aliases(tx: Transaction, session_id: SessionId, through_seq: int) -> list[str]:
-    """The model aliases of the turns."""
     return [row["model_alias"] for row in await tx.fetch(_ALIASES, session_id=session_id, through_seq=through_seq)]
 
 
 async def dated_pins(tx: Transaction, session_id: SessionId) -> list[tuple[datetime, Pin]]:
-    """The current pins, each with the time when it was created."""
     rows = await tx.fetch(_PINS, session_id=session_id)
     return [(row["created_at"], record_of(Pin, row)) for row in rows]
 

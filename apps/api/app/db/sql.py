@@ -47,10 +47,10 @@ def sql(text: str) -> Statement:
     return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))
 
 
-def in_both_orders(text: str) -> Mapping[bool, Statement]:
-    """A list's paged statement by whether the newest come first: fills in `{order}`, and `{beyond}` for a position."""
-    orders = ((False, "ASC", ">"), (True, "DESC", "<"))
-    return {newest: paged(text.replace("{order}", order).replace("{beyond}", sign)) for newest, order, sign in orders}
+def listed(columns: str, source: str, position: str) -> Mapping[bool, Statement]:
+    """A list's statement for `Transaction.fetch_between` by whether the newest come first. `source` has a condition."""
+    within = f"SELECT {columns} FROM {source} AND {position} > :after AND {position} < :before ORDER BY {position}"
+    return {newest: paged(f"{within} {order} LIMIT :limit") for newest, order in ((False, "ASC"), (True, "DESC"))}
 
 
 def paged(text: str) -> Statement:
@@ -159,7 +159,6 @@ def usage_columns() -> tuple[sa.Column[object] | sa.CheckConstraint, ...]:
 
 
 def index_where(condition: str, name: str, *columns: sa.Column[Any], unique: bool = False) -> sa.Index:
-    """An index of the rows that meet the condition."""
     return sa.Index(name, *columns, unique=unique, postgresql_where=sa.text(condition))
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from app.db.claims import Claim
-from app.db.database import Fetched, Transaction, record_of
+from app.db.database import Fetched, PageBounds, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import STEP_FAILED
-from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, in_both_orders, insert_from, json_rows, of_session, sql
+from app.db.sessions import insert_in_session, locked_session
+from app.db.sql import CLOCK, listed, of_session, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import Limits, Scope
@@ -59,16 +59,8 @@ _CONTEXT = sql(f"""
 # One row for each pin, so that they are not all decoded at once.
 _LARGE_PINS = sql("SELECT name, content FROM pins WHERE session_id = :session_id AND name = ANY(:names)")
 
-_USAGES = insert_from(
-    usage_records,
-    f"locked, {CLOCK}, {json_rows(usage_records, 'usages')}, {ON_ITS_NODE}",
-    {"session_id": "sessions.id", "turn_id": ":turn_id", "created_at": "clock.at"},
-)
-_SUMMARY = insert_from(
-    session_summaries,
-    f"ground, {CLOCK}, {json_rows(session_summaries, 'summaries')}, {ON_ITS_NODE}",
-    {"session_id": "sessions.id", "status": "'active'", "created_at": "clock.at"},
-)
+_USAGES = insert_in_session(usage_records, "usages", "locked", {"turn_id": ":turn_id"})
+_SUMMARY = insert_in_session(session_summaries, "summaries", "ground", {"status": "'active'"})
 # Who comes late does not set it back: the count has been restarted since.
 _LATER_COUNT = "greatest(:count_after_seq, summary_count_after_seq)"
 # Stores a whole attempt: its note and its calls' usage in any case, its summary if the turn is still ours and the
@@ -131,11 +123,7 @@ _RELEASE_LEASE = sql("""
     WHERE id = :session_id AND summary_lease_id = :lease_id
     """)
 _COLUMNS = ", ".join(names_of(StoredSummary))
-_PAGES = in_both_orders(f"""
-    SELECT {_COLUMNS} FROM session_summaries
-    WHERE session_id = :session_id AND id {{beyond}} :position
-    ORDER BY id {{order}} LIMIT :limit
-    """)
+_PAGES = listed(_COLUMNS, "session_summaries WHERE session_id = :session_id", "id")
 
 _GET = sql(f"""
     SELECT {_COLUMNS} FROM session_summaries
@@ -170,8 +158,7 @@ class PromptContext:
 class AttemptNote:
     """What is stored of an attempt to summarize, whether or not it made a summary. The turn count starts after the turn
     `count_after_seq`; None or an earlier one leaves it. `asked` means that a summarizer was called, `failed` that its
-    answer was missing or not usable, of which the circuit breaker counts consecutive ones. The lease `lease_id` is
-    released."""
+    answer could not be used: the circuit breaker counts consecutive ones. The lease `lease_id` is released."""
 
     count_after_seq: int | None = None
     asked: bool = False
@@ -263,11 +250,9 @@ async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id
     await tx.execute(_RELEASE_LEASE, session_id=session_id, lease_id=lease_id)
 
 
-async def page_of_summaries(
-    tx: Transaction, session_id: SessionId, position: UUID, limit: int, *, newest_first: bool
-) -> Fetched[StoredSummary]:
-    """Summaries with an id below `position`, newest first; or those above it, oldest first."""
-    page = await tx.fetch_page(_PAGES[newest_first], limit, session_id=session_id, position=position)
+async def page_of_summaries(tx: Transaction, session_id: SessionId, bounds: PageBounds[UUID]) -> Fetched[StoredSummary]:
+    """Summaries within these bounds of ids."""
+    page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
     return page.of(_stored)
 
 

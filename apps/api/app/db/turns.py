@@ -7,23 +7,14 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from app.db import tables
-from app.db.database import Fetched, Transaction, record_of
+from app.db.database import Fetched, PageBounds, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, UNGIVEN, messages_from_rows
-from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import (
-    CLOCK,
-    OPEN_STATUSES_SQL,
-    Statement,
-    in_both_orders,
-    insert_from,
-    insert_row,
-    json_rows,
-    of_session,
-    sql,
-)
+from app.db.sessions import ON_ITS_NODE, insert_in_session, locked_session
+from app.db.sql import OPEN_STATUSES_SQL, Statement, insert_row, listed, of_session, sql
 from app.domain.content import tool_calls_from_json
+from app.domain.errors import existing
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.stored import JsonText, ListedTurn, NewHistory
 from app.domain.types import JsonObject, Message, SessionId, SessionRef, TenantId, TurnId, TurnRecord, TurnStatus
@@ -91,19 +82,14 @@ _BEGUN_BY = sql(f"""
 _OF_USER = """(
         SELECT m.{} FROM messages m WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user'
         ORDER BY m.seq LIMIT 1)"""
-_PAGES = in_both_orders(f"""
-    SELECT {_COLUMNS}, {_OF_USER.format("name")} AS name,
-        coalesce({_OF_USER.format("said_at")}, t.created_at) AS said_at
-    FROM turns t
-    WHERE t.session_id = :session_id AND t.seq > :after_seq AND t.seq < :before_seq
-    ORDER BY t.seq {{order}} LIMIT :limit
-    """)
+_LISTED = f"""{_COLUMNS}, {_OF_USER.format("name")} AS name,
+    coalesce({_OF_USER.format("said_at")}, t.created_at) AS said_at"""
+_PAGES = listed(_LISTED, "turns t WHERE t.session_id = :session_id", "t.seq")
 
 _NUMBERS = sql("SELECT id, seq FROM turns WHERE session_id = :session_id AND id = ANY(:turn_ids)")
 
 
 async def turn_numbers(tx: Transaction, session_id: SessionId, turn_ids: Sequence[TurnId]) -> dict[TurnId, int]:
-    """The numbers of these turns by their ids."""
     rows = await tx.fetch(_NUMBERS, session_id=session_id, turn_ids=turn_ids)
     return {TurnId(row["id"]): row["seq"] for row in rows}
 
@@ -128,12 +114,9 @@ async def turns_begun_by(
     return [(turn_record(row), row["conversation_sha256"]) for row in rows]
 
 
-async def page_of_turns(
-    tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
-) -> Fetched[ListedTurn]:
-    """Turns with `after_seq` < number < `before_seq`."""
-    statement = _PAGES[newest_first]
-    page = await tx.fetch_page(statement, limit, session_id=session_id, after_seq=after_seq, before_seq=before_seq)
+async def page_of_turns(tx: Transaction, session_id: SessionId, bounds: PageBounds[int]) -> Fetched[ListedTurn]:
+    """Turns within these bounds of numbers."""
+    page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
     return page.of(lambda row: record_of(ListedTurn, row, **_decoded(row)))
 
 
@@ -257,23 +240,13 @@ _TAIL = sql(f"""
     """)
 
 # `seq` of the new rows counts from 1; the session's counters are raised under its lock.
-_TURNS = insert_from(
-    tables.turns,
-    f"s, {CLOCK}, {json_rows(tables.turns, 'turns')}, {ON_ITS_NODE}",
-    {
-        "session_id": "sessions.id",
-        "seq": "s.turns_before + x.seq",
-        "completed_at": "CASE WHEN x.status <> 'awaiting_tools' THEN clock.at END",
-        "created_at": "clock.at",
-    },
-    without=("fence",),
-)
-_MESSAGES = insert_from(
-    tables.messages,
-    f"s, {CLOCK}, {json_rows(tables.messages, 'messages')}, {ON_ITS_NODE}",
-    {"session_id": "sessions.id", "seq": "s.messages_before + x.seq", "created_at": "clock.at"},
-    without=UNGIVEN,
-)
+_NEW_TURNS = {
+    "seq": "s.turns_before + x.seq",
+    "completed_at": "CASE WHEN x.status <> 'awaiting_tools' THEN clock.at END",
+}
+_TURNS = insert_in_session(tables.turns, "turns", "s", _NEW_TURNS, without=("fence",))
+_NEW_MESSAGES = {"seq": "s.messages_before + x.seq"}
+_MESSAGES = insert_in_session(tables.messages, "messages", "s", _NEW_MESSAGES, without=UNGIVEN)
 _APPEND = sql(f"""
     WITH s AS (
         UPDATE sessions
@@ -320,9 +293,9 @@ async def newest_messages(tx: Transaction, session_id: SessionId, limit: int, mo
     return await messages_from_rows(rows)
 
 
-async def append_history(tx: Transaction, session: SessionRef, new: NewHistory) -> bool:
-    """Adds turns at the session's end under its lock; false when there is no such session. Raises `UniqueViolated` when
-    one of them is open and the session already has an open turn."""
-    values = values_of(new, "last_turn_id")
-    row = await tx.fetchrow(_APPEND, **of_session(session), **values)
-    return row is not None
+async def append_history(tx: Transaction, session: SessionRef, history: Sequence[NewHistory]) -> None:
+    """Adds turns at the session's end under its lock. Raises `NotFound`, and `UniqueViolated` when one of them is open
+    and the session already has an open turn."""
+    for part in history:
+        values = values_of(part, "last_turn_id")
+        existing(await tx.fetchrow(_APPEND, **of_session(session), **values), "session")

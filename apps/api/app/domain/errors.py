@@ -305,8 +305,7 @@ class ProviderError(PlimsollError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ProviderRefused(ProviderError):
-    """`provider_message` is the provider's own sentence about the request, without keys. It may quote the prompt, so it
-    is for the client alone."""
+    """`provider_message` is the provider's own sentence, without keys. It may quote the prompt: only clients see it."""
 
     kind = "refused"
     provider_message: str | None = None

@@ -8,7 +8,6 @@ statement adds only its source (Carbonell and Goldstein 1998, maximal marginal r
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
@@ -16,6 +15,7 @@ from itertools import chain
 from math import log
 from typing import Final, NamedTuple
 
+from app.domain import cues
 from app.domain.frozen import frozen
 from app.domain.lasting import (
     OPEN_KINDS,
@@ -31,15 +31,7 @@ from app.domain.lasting import (
     telling_words,
     unfinished,
 )
-from app.domain.sentences import (
-    WANTS,
-    ReadSentence,
-    Sentence,
-    may_finish,
-    proposes_only,
-    read_lasting,
-    read_sentence,
-)
+from app.domain.sentences import ReadSentence, Sentence, may_finish, proposes_only, read_lasting, read_sentence
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, SummaryList
 
@@ -74,15 +66,6 @@ _SOURCE: Final = 2**20
 _BEFORE: Final = 2**40  # subtracted from positions of items that are carried over, to precede everything new
 _LEAST_CARRIED_WORTH: Final = 0.6
 """Least worth to carry over an item that is not open. One without a number, identifier, demand or two names is not."""
-
-_NO_ANSWER: Final = re.compile(
-    r"\b(?:don't know|do not know|not sure|can(?:'t|not) say|let me check|(?:will|'ll) check|find out|get back to)\b",
-    re.IGNORECASE,
-)
-_GOAL: Final = re.compile(  # for lower-case text, as in `sentences.py`
-    r"\b(?:i|we)(?:'m| am|'re| are|'d| would|'ve| have)? ?(?:finally )?(?:want|need|like|love|look|try|plan|hope|build"
-    r"|mov|work|open|have to)|\b(?:help (?:me|us)|(?:goal|aim|task) is)\b"
-)
 
 
 class Reading(NamedTuple):
@@ -246,9 +229,9 @@ def _standing_first(unit: PlacedSentence) -> tuple[bool, bool, float, int]:
 
 def _is_goal(unit: PlacedSentence) -> bool:
     sentence = unit.sentence
-    if not sentence.cues & WANTS or sentence.kind == "open_questions" or sentence.leans or sentence.standing:
+    if not sentence.cues & cues.WANTS or sentence.kind == "open_questions" or sentence.leans or sentence.standing:
         return False
-    return _GOAL.search(sentence.text.lower()) is not None
+    return cues.GOAL.search(sentence.text.lower()) is not None
 
 
 def _carried(previous: SummaryBody, read: ReadSentence) -> list[PlacedSentence]:
@@ -316,7 +299,7 @@ def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -
     everything = [*sources, *context]
     for index in range(len(everything) - 1, -1, -1):
         source = everything[index]
-        if source.role == "assistant" and source.text.strip() and not _NO_ANSWER.search(source.text):
+        if source.role == "assistant" and source.text.strip() and not cues.NO_ANSWER.search(source.text):
             return index
     return 0
 

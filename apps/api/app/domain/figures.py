@@ -118,12 +118,6 @@ class TimelineEvent:
     origin: str | None = None
     status: str | None = None
 
-    def public(self) -> JsonObject:
-        """Its JSON, with figures and summary if the event has them."""
-        figures = {} if self.count is None else {"count": self.count, "tokens": self.tokens}
-        summary = {"summary_id": self.summary_id, "origin": self.origin, "status": self.status}
-        return {"kind": self.kind, **figures, **(summary if self.summary_id else {})}
-
 
 @frozen
 class TurnPoint:

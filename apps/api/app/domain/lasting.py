@@ -15,8 +15,9 @@ from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
+from app.domain import cues
 from app.domain.frozen import frozen
-from app.domain.sentences import DEMAND, FINISHES, LIFTS, ReadSentence, Sentence, demands
+from app.domain.sentences import DEMAND, ReadSentence, Sentence, demands
 from app.domain.types import MessageId, SummaryItem, SummaryList
 
 OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
@@ -34,18 +35,6 @@ _LONGEST_PLAIN_WORD: Final = 3
 """Words up to this length are mostly articles and prepositions, which every sentence has."""
 _OF_A_SUMMARY: Final = -(2**50)  # the position of a summary's first statement, which precedes everything else
 _LAST_OF_A_SUMMARY: Final = _OF_A_SUMMARY // 2
-
-# For lower-case text, as in `sentences.py`.
-_FINISHED: Final = re.compile(
-    r"\b(?:done|finished|completed?|ready|sent|fixed|merged|closed|shipped|ordered|paid|signed|booked|delivered|solved"
-    r"|resolved|cancell?ed|no longer)\b"
-)
-_LIFTED: Final = re.compile(
-    r"\b(?:no longer|any ?more|from now on|instead|lifted|never mind)\b"
-    r"|\b(?:can|may|allowed to|fine to|ok(?:ay)? to)\b.*\b(?:now|again|after all)\b|\bnow (?:can|may)\b"
-)
-_TASK: Final = re.compile(r"\bto-?do\b|\baction item|\bremind (?:me|us) (?:to|about)\b|\bfollow up\b|\bneeds? to\b")
-"""Recognizes, in the user's words, a task for someone to do, as opposed to the user's own plans."""
 _EXACT_WORD: Final = re.compile(r"\d|[\w][_@/.:][\w]")
 _QUOTED: Final = re.compile(r"`[^`\n]+`")
 
@@ -71,7 +60,6 @@ class PlacedSentence(NamedTuple):
 def placed(
     position: int, source_ids: tuple[SourceId, ...], role: str, sentence: Sentence, kind: SummaryList, worth: float
 ) -> PlacedSentence:
-    """A sentence of this worth at its position."""
     density = worth / (len(sentence.text) + _BASE_CHARS)
     return PlacedSentence(position, source_ids, role, sentence, kind, density)
 
@@ -106,8 +94,8 @@ def unfinished(carried: Sequence[PlacedSentence], new: Iterable[PlacedSentence])
     finished: set[int] = set()
     for unit in new:
         sentence = unit.sentence
-        if not sentence.cues & FINISHES:
-            may_close = sentence.standing or sentence.cues & LIFTS if unit.role == "user" else asked
+        if not sentence.cues & cues.FINISHES:
+            may_close = sentence.standing or sentence.cues & cues.LIFTS if unit.role == "user" else asked
             if not may_close:
                 continue
         places = [named_in[word] for word in sentence.words if word in named_in]
@@ -121,10 +109,9 @@ def unfinished(carried: Sequence[PlacedSentence], new: Iterable[PlacedSentence])
 def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[int]:
     """The positions of the waiting items, which share words with the unit, that the unit closes."""
     by_user = unit.role == "user"
-    cues = unit.sentence.cues
-    lower = unit.text.lower()
-    finishes = bool(cues & FINISHES) and _FINISHED.search(lower) is not None
-    lifts = by_user and bool(cues & LIFTS) and _LIFTED.search(lower) is not None
+    possible, lower = unit.sentence.cues, unit.text.lower()
+    finishes = bool(possible & cues.FINISHES) and cues.FINISHED.search(lower) is not None
+    lifts = by_user and bool(possible & cues.LIFTS) and cues.LIFTED.search(lower) is not None
     frame = _frame(unit) if by_user else None
     closed: set[int] = set()
     for waits in waiting:
@@ -255,7 +242,7 @@ def _lasting_first(unit: PlacedSentence) -> tuple[bool, int]:
 
 
 def _is_task(unit: PlacedSentence) -> bool:
-    return unit.kind == "action_items" and _TASK.search(unit.text.lower()) is not None
+    return unit.kind == "action_items" and cues.TASK.search(unit.text.lower()) is not None
 
 
 def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:

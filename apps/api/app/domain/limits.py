@@ -63,14 +63,13 @@ class Used:
     reserved_usd: Decimal
 
     def settled(self, unit: LimitUnit) -> Decimal:
-        return Decimal({"turns": self.turns, "tokens": self.tokens, "usd": self.usd}[unit])
+        return Decimal(getattr(self, unit))
 
     def reserved(self, unit: LimitUnit) -> Decimal:
-        return Decimal({"turns": 0, "tokens": self.reserved_tokens, "usd": self.reserved_usd}[unit])
+        return Decimal(0 if unit == "turns" else getattr(self, f"reserved_{unit}"))
 
 
 def spans_of(limits: Limits) -> list[LimitSpan]:
-    """The spans that have to be counted for these limits."""
     return sorted({LIMITS[name][1] for name in limits})
 
 
@@ -78,19 +77,14 @@ def check_limits(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst:
     """Raises `LimitExceeded` for the limit that `worst` would exceed, by counts without it; of several the last that
     resets. A limit that is exactly reached is not exceeded. `what` names the call in the error."""
     by_span = {(used.scope, used.span): used for used in counted}
-    needed: Mapping[LimitUnit, Decimal] = {
-        "turns": Decimal(worst.turns),
-        "tokens": Decimal(worst.tokens),
-        "usd": worst.usd,
-    }
     over: list[tuple[float, LimitExceeded]] = []
     for scope, values in limits.items():
         for name, value in values.items():
             unit, span = LIMITS[name]
-            used = by_span[scope, span]
-            if used.settled(unit) + used.reserved(unit) + needed[unit] > value:
+            used, needed = by_span[scope, span], Decimal(getattr(worst, unit))
+            if used.settled(unit) + used.reserved(unit) + needed > value:
                 resets_after_s = inf if used.retry_after_s is None else used.retry_after_s
-                over.append((resets_after_s, _refusal(name, value, used, needed[unit], what)))
+                over.append((resets_after_s, _refusal(name, value, used, needed, what)))
     if over:
         raise max(over, key=itemgetter(0))[1]
 

@@ -26,7 +26,6 @@ class Prices:
     tiers: tuple[Prices, ...] = ()
 
     def of_prompt(self, prompt_tokens: int) -> Prices:
-        """The prices that a call with a prompt of this size pays."""
         reached = [tier for tier in self.tiers if prompt_tokens > tier.above_prompt_tokens]
         return reached[-1] if reached else self
 

@@ -121,5 +121,4 @@ def _numbers(data: bytes) -> Iterator[int]:
 
 
 def recalled_rows(refs: Mapping[str, Any]) -> list[Recalled]:
-    """The recalled messages in the references of a prompt."""
     return [row for ref in refs["items"] if ref[0] == RECALLED for row in rows_of(ref)]

@@ -1,96 +1,29 @@
 """Properties of a single sentence: its words, what kind of statement it is, and how much information it has.
 
-The cues of decisions, demands, questions and promises are English; the rest works for any script.
+The cues of decisions, demands, questions and promises (`cues.py`) are English; the rest works for any script.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
-from string import digits
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from app.domain import cues
 from app.domain.types import SummaryList
+
+T = TypeVar("T")
 
 _WORD: Final = re.compile(r"\w+(?:[-'’./:@]\w+)*")
 _PLAIN_WORD: Final = re.compile(r"[a-z0-9_]+(?:[-'./:@][a-z0-9_]+)*")
-"""A word of ASCII text in lower case."""
 _NUMBER: Final = re.compile(r"\d[\d.,:/-]*")
 _IDENTIFIER: Final = re.compile(
     r"`[^`]+`|\b\w+_\w+|\b[a-z]+[A-Z]\w*|\b\w+\(\)|\b\w+@\w+\.\w+|https?://|(?:/[\w.-]+){2,}|\b[A-Z]{2,}-?\d*\b"
 )
 """An alternative that begins with a word begins at its first letter: trying every letter would take quadratic time."""
 _NAME: Final = re.compile(r" (?<=[\w,;:] )[^\W\d_a-z]\w+")
-# The expressions of cues are for lower-case text: one that ignores case takes up to three times as long.
-_DECIDED: Final = re.compile(
-    r"\b(?:(?:we|i|they)(?:'ve| have)? (?:decided|agreed|chose|settled)|decision|decided (?:to|on|that)"
-    r"|agreed|settled? on|^settled|^new (?:\w+ ){0,2}(?:date|day|time|plan|price|deadline)"
-    r"|instead of|(?:moved|changed|switched) (?:it )?to)\b"
-)
-_PROPOSED: Final = re.compile(
-    r"\blet'?s (?:use|go|keep|stick|make|do|take|switch)\b|\bgo(?:ing)? with\b|\bwe(?:'ll| will) use\b"
-)
-"""A decision if a person writes it, a proposal if an assistant does."""
-_CONSTRAINT: Final = re.compile(
-    r"\b(?:always|never|must(?:n't)?|required?|only|at most|at least|no more than|don't|do not|cannot|can't|prefers?"
-    r"|budget|deadline|allergic|important|remember|note that)\b"
-)
-_COMMANDS: Final = (
-    r"do not |only |make sure |never (?!been|had|seen|heard|tried|done|thought|knew)"
-    r"|don't (?!know|think|mind|worry|have|forget)|niemals |immer |jamais |toujours "
-)
-_RULE: Final = re.compile(
-    rf"(?:^|[.,;:–-] |\b(?:please|now on|must|may|should|shall|will) )(?:always |{_COMMANDS})\w"
-    rf"|\b(?:(?:and|but|so|can) (?:{_COMMANDS})\w|must(?: not|n't)? (?!have|be (?!\w+(?:ed|en)\b)))"
-)
-_RULE_WORDS: Final = frozenset(
-    ["always", "never", "must", "mustn't", "don't", "only", "sure", "niemals", "immer", "jamais", "toujours"]
-)
-"""`_RULE` finds clauses that say what has to hold from now on: commands, not reports of the past. Each has one of these
-words, or "do not", which is one of the phrases below."""
-_VALUE_OF: Final = re.compile(
-    r"(?:\b(?:is|are|called|named|at|on|use|run|file|path|command|host|url)|[:=])\s+[\"'(]?(?:`[^`\n]+`|https?://\w"
-    r"|/\w[\w.-]*/\w|[\w.+-]+@[\w-]+\.\w|\w[\w-]*(?:\.[\w-]+)*\.[a-z]{2,}\b|[A-Z]{2}[A-Z0-9]*-?\d)"
-    r"|\b(?:number|[iI][dD]|code|port|key)\s+(?:is\s+)?#?[\w-]*\d{3}",
-)
-"""The value of something: a command, a path, an address, a reference number."""
-_ACTION: Final = re.compile(
-    r"\bi(?:'ll| will)\b|\bto-?do\b|\bnext(?: step|,|:)|\baction item|\bneeds? to\b|\bremind (?:me|us) (?:to|about)\b"
-    r"|\bfollow up\b|\bwe(?:'ll| will| should)\b"
-)
-_MAY_DECIDE: Final = (
-    "decid", "decis", "agreed", "chose", "settle", "instead", "moved", "changed", "switched", "new",
-)  # fmt: skip
-_MAY_PROPOSE: Final = ("let's", "lets", "go with", "going with", "'ll use", "will use")
-_MAY_DEMAND: Final = (
-    "always", "never", "must", "requir", "only", "at most", "at least", "no more", "don't", "do not", "cannot", "can't",
-    "prefer", "budget", "deadline", "allergic", "important", "remember", "note that",
-)  # fmt: skip
-_MAY_ACT: Final = ("'ll", "will", "should", "todo", "to-do", "next", "action", "need", "remind", "follow")
-_MAY_FINISH: Final = (
-    "done", "finish", "complet", "ready", "sent", "fixed", "merged", "closed", "shipped", "ordered", "paid", "signed",
-    "booked", "delivered", "solved", "cancel", "longer",
-)  # fmt: skip
-_MAY_LIFT: Final = ("longer", "more", "now", "instead", "lifted", "mind", "again", "after")
-_MAY_WANT: Final = (
-    "want", "need", "like", "love", "look", "try", "plan", "hope", "build", "mov", "work", "open", "have", "help",
-    "goal", "aim", "task",
-)  # fmt: skip
-"""Every ASCII text that the regular expression of a cue matches contains, in lower case, one of the cue's parts above.
-Looking for these is much faster than the expression, and a cached lookup by word is faster still. Parts of several
-words are only looked for if the text has the last word of one."""
 _CAPITAL_INSIDE: Final = re.compile(r"[A-Z](?<=[A-Za-z][A-Z])")
-_LEANS: Final = re.compile(
-    r"(?:[a-z]\w+: )?(?:and|but|so|then|also|because|he|she|it|they|that|this|these|those|which|there|yes|yep|yeah|no"
-    r"|nope|oh|ok(?:ay)?|well|great|sure|thanks|hey|haha|wow|cool|nice|agreed|totally|glad|noted|good|excellent|perfect|understood|aw+)\b(?!-)"
-)
-"""A sentence that begins like this depends on the one before it, and states little alone."""
-_NO_QUESTION: Final = re.compile(
-    r"\b(?:right|huh|eh|ok(?:ay)?|you know(?: what)?|might ask|(?:is|does|do)n't (?:it|they))\?$"
-)
-"""Question tags that do not expect an answer."""
-_LONGEST_TAG_CHARS: Final = 16
 
 
 class Sentence(NamedTuple):
@@ -120,68 +53,55 @@ ReadSentence: TypeAlias = Callable[[str], Sentence]
 
 DEMAND: Final = 2
 """The `standing` of a sentence that says what has to hold from now on."""
-FINISHES: Final = 64
-"""A cue: a question or a task may be finished."""
-LIFTS: Final = 128
-"""A cue: a demand may no longer hold."""
-WANTS: Final = 256
-"""A cue: the sentence may say what a person wants."""
-_DECIDES, _PROPOSES, _ACTS, _DEMANDS, _NUMBERS, _RULES, _ANYTHING, _PHRASES = 1, 2, 4, 8, 16, 32, 511, 512
-_LASTS: Final = _RULES | _NUMBERS | _ACTS | FINISHES | LIFTS
+_PHRASES: Final = cues.ANYTHING + 1
+"""Set for the last words of parts of several words, which are only looked for in a text with one of these."""
+_LASTS: Final = cues.RULES | cues.NUMBERS | cues.ACTS | cues.FINISHES | cues.LIFTS
 """Cues of a demand, an exact value or a task, and of what closes one."""
 
-_PARTS: Final[tuple[tuple[int, Sequence[str]], ...]] = (
-    (_DECIDES, _MAY_DECIDE),
-    (_PROPOSES, _MAY_PROPOSE),
-    (_ACTS, _MAY_ACT),
-    (_DEMANDS, _MAY_DEMAND),
-    (_NUMBERS, digits),
-    (_RULES, ("do not",)),
-    (FINISHES, _MAY_FINISH),
-    (LIFTS, _MAY_LIFT),
-    (WANTS, _MAY_WANT),
-)
-_OF_A_WORD: Final = tuple((cue, part) for cue, parts in _PARTS for part in parts if " " not in part)
-_OF_WORDS: Final = tuple((cue, part) for cue, parts in _PARTS for part in parts if " " in part)
+_PARTS: Final = tuple((cue, part) for cue, parts in cues.PARTS.items() for part in parts)
+_OF_A_WORD: Final = tuple((cue, part) for cue, part in _PARTS if " " not in part)
+_OF_WORDS: Final = tuple((cue, part) for cue, part in _PARTS if " " in part)
 _LAST_WORDS: Final = frozenset(part.split()[-1] for _, part in _OF_WORDS)
 _ANY_PART: Final = re.compile("|".join(sorted(map(re.escape, {*_LAST_WORDS, *(part for _, part in _OF_A_WORD)}))))
-
-
-class _Possible(dict[str, int]):
-    """The cues that an ASCII text with a word may have, cached by word: conversations repeat a small set of words."""
-
-    def __missing__(self, word: str) -> int:
-        cues = _RULES * (word in _RULE_WORDS)
-        if _ANY_PART.search(word):  # most words have none
-            cues |= _PHRASES * any([part in word for part in _LAST_WORDS])  # noqa: C419 - a list is faster here
-            for cue, part in _OF_A_WORD:
-                if part in word:
-                    cues |= cue
-        if len(self) >= _MOST_WORDS:
-            self.clear()
-        self[word] = cues
-        return cues
-
-
-class _PlainWord(dict[str, str]):
-    """The word of a piece without spaces of a lower-case ASCII text, cached by piece: empty if the piece has no word,
-    `_SEVERAL` if it has more than one."""
-
-    def __missing__(self, text: str) -> str:
-        words = _PLAIN_WORD.findall(text)
-        word = _SEVERAL if len(words) > 1 else "".join(words)
-        if len(self) >= _MOST_WORDS:
-            self.clear()
-        self[text] = word
-        return word
-
-
 _SEVERAL: Final = " "
 _MOST_WORDS: Final = 8192
 _LONGEST_KEPT_CHARS: Final = 1_024
 """Longest sentence whose words are cached: more than a statement has, but not an item or a line of a summary."""
-_possible: Final = _Possible()
-_plain_word: Final = _PlainWord()
+
+
+class _OfWord(dict[str, T]):
+    """What a function gives for a word, cached: conversations repeat a small set of words."""
+
+    def __init__(self, of: Callable[[str], T]) -> None:
+        super().__init__()
+        self._of = of
+
+    def __missing__(self, word: str) -> T:
+        if len(self) >= _MOST_WORDS:
+            self.clear()
+        value = self[word] = self._of(word)
+        return value
+
+
+def _cues_of(word: str) -> int:
+    """The cues that an ASCII text with this word may have."""
+    found = cues.RULES * (word in cues.RULE_WORDS)
+    if _ANY_PART.search(word):  # most words have none
+        found |= _PHRASES * any([part in word for part in _LAST_WORDS])  # noqa: C419 - a list is faster here
+        for cue, part in _OF_A_WORD:
+            if part in word:
+                found |= cue
+    return found
+
+
+def _plain_word_of(text: str) -> str:
+    """The word in a piece, without spaces, of a lower-case ASCII text: empty if there is none, or `_SEVERAL`."""
+    words = _PLAIN_WORD.findall(text)
+    return _SEVERAL if len(words) > 1 else "".join(words)
+
+
+_possible: Final = _OfWord(_cues_of)
+_plain_word: Final = _OfWord(_plain_word_of)
 
 
 def _words_of(lower: str) -> tuple[str, ...]:
@@ -214,11 +134,11 @@ def _worded(text: str) -> tuple[str, str, tuple[str, ...], int]:
     if not text.isascii() or len(text) > _LONGEST_KEPT_CHARS:
         typed = text.replace("’", "'")
         words = tuple(dict.fromkeys([word.lower() for word in _WORD.findall(typed)]))
-        return typed, typed.lower(), words, _ANYTHING
+        return typed, typed.lower(), words, cues.ANYTHING
     lower, possible = text.lower(), 0
     words = _words_of(lower)
-    for cues in filter(None, map(_possible.__getitem__, words)):
-        possible |= cues
+    for of_word in filter(None, map(_possible.__getitem__, words)):
+        possible |= of_word
     if possible & _PHRASES:
         for cue, part in _OF_WORDS:
             if part in lower:
@@ -227,15 +147,15 @@ def _worded(text: str) -> tuple[str, str, tuple[str, ...], int]:
 
 
 def _read(text: str, typed: str, lower: str, words: tuple[str, ...], possible: int) -> Sentence:
-    standing = DEMAND if possible & _RULES and _RULE.search(lower) else 0
+    standing = DEMAND if possible & cues.RULES and cues.RULE.search(lower) else 0
     may_identify = _may_identify(text)
-    if not standing and (may_identify or possible & _NUMBERS):
-        standing = 1 if _VALUE_OF.search(typed) else 0
-    leans = text.endswith("!") or _LEANS.match(lower) is not None
+    if not standing and (may_identify or possible & cues.NUMBERS):
+        standing = 1 if cues.VALUE_OF.search(typed) else 0
+    leans = text.endswith("!") or cues.LEANS.match(lower) is not None
     # Most plain sentences have no capital except their first letter.
     has_capital = not typed.isascii() or text[1:] != lower[1:]
     signals = _signals(typed, possible, may_identify=may_identify, has_capital=has_capital)
-    if possible & _DEMANDS and _CONSTRAINT.search(lower):
+    if possible & cues.CONSTRAINS and cues.CONSTRAINT.search(lower):
         signals += 1.0
     weight = _LEANING_WEIGHT if leans else 1.0
     if len(words) < (4 if signals else 7) and text.isascii():
@@ -247,34 +167,36 @@ def _read(text: str, typed: str, lower: str, words: tuple[str, ...], possible: i
 def demands(text: str) -> bool:
     """Whether the text states a constraint (always, never, only …), as far as the English cues show."""
     lower = text.lower()
-    if text.isascii() and not any([part in lower for part in _MAY_DEMAND]):  # noqa: C419 - faster than a generator
+    if text.isascii() and not any([part in lower for part in cues.PARTS[cues.CONSTRAINS]]):  # noqa: C419 - faster than a generator
         return False
-    return _CONSTRAINT.search(lower) is not None
+    return cues.CONSTRAINT.search(lower) is not None
 
 
 def may_finish(text: str) -> bool:
     """Whether a sentence of the text may have the cue `FINISHES`."""
     lower = text.lower()
-    return not text.isascii() or any([part in lower for part in _MAY_FINISH])  # noqa: C419 - as above
+    return not text.isascii() or any([part in lower for part in cues.PARTS[cues.FINISHES]])  # noqa: C419 - as above
 
 
 def proposes_only(text: str) -> bool:
     """Whether a text that reads like a decision is only a proposal if an assistant wrote it."""
-    return _DECIDED.search(text.lower()) is None
+    return cues.DECIDED.search(text.lower()) is None
 
 
 def _kind(text: str, lower: str, possible: int) -> SummaryList:
     may_ask = ("?" in text or "？" in text) and text.rstrip("\"'”’) ").endswith(("?", "？"))
-    if may_ask and not _NO_QUESTION.search(text, max(0, len(text) - _LONGEST_TAG_CHARS)):
+    if may_ask and not cues.NO_QUESTION.search(text, max(0, len(text) - cues.LONGEST_TAG_CHARS)):
         return "open_questions"
-    if (possible & _DECIDES and _DECIDED.search(lower)) or (possible & _PROPOSES and _PROPOSED.search(lower)):
+    if possible & cues.DECIDES and cues.DECIDED.search(lower):
         return "decisions"
-    return "action_items" if possible & _ACTS and _ACTION.search(lower) else "key_facts"
+    if possible & cues.PROPOSES and cues.PROPOSED.search(lower):
+        return "decisions"
+    return "action_items" if possible & cues.ACTS and cues.ACTION.search(lower) else "key_facts"
 
 
 def _signals(text: str, possible: int, *, may_identify: bool, has_capital: bool) -> float:
     value = 0.0
-    if possible & _NUMBERS:
+    if possible & cues.NUMBERS:
         value += 0.75 * min(3, len(_NUMBER.findall(text)))
     if may_identify or not text.isascii() or (has_capital and _CAPITAL_INSIDE.search(text)):
         value += 1.5 * len(list(islice(_IDENTIFIER.finditer(text), 2))) / 2

@@ -164,10 +164,10 @@ class SummaryBody:
     action_items: tuple[SummaryItem, ...] = ()
 
     def __hash__(self) -> int:
-        # Hashing all items takes as long as rendering, which is cached by body. Versions of a summary often have the
-        # same text, and their numbers of items keep most of them from being compared item by item.
+        # Hashing all items takes as long as rendering, which is cached by body. Summaries may have the same text; their
+        # numbers of items and their newest facts keep most of them from being compared item by item.
         lists = self.key_facts, self.open_questions, self.decisions, self.action_items
-        return hash((self.summary_text, *map(len, lists)))
+        return hash((self.summary_text, *map(len, lists), self.key_facts[-1:]))
 
 
 @frozen

@@ -29,7 +29,7 @@ from app.domain.types import CompletionRequest, JsonObject, PromptMessage
 from app.providers.anthropic_answer import MessageAssembly
 from app.providers.base import Endpoint
 from app.providers.catalogue_file import ModelEntry
-from app.providers.failures import ErrorObject
+from app.providers.error_object import ErrorObject
 from app.providers.remote import RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count

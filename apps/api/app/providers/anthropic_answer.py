@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, Usage
-from app.providers.failures import ErrorObject, error_object
+from app.providers.error_object import ErrorObject, error_object
 from app.providers.stream import Assembly, Event, StreamedError
 from app.providers.wire import (
     MOST_ITEMS,

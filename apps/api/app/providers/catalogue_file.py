@@ -51,19 +51,16 @@ class CatalogueError(OperatorError):
 
 
 def _base_url(value: str) -> str:
-    if not _is_address(value):
-        raise ValueError("must be an http or https address without user name, password or fragment")
-    return value
-
-
-def _is_address(value: str) -> bool:
     try:
         url = httpx.URL(value)
         url.raw_host.decode().encode("idna")  # as its look-up does: no label may be empty or longer than 63 bytes
-        has_host, has_port = url.host != "", url.port is None or 1 <= url.port <= 65_535
+        is_whole = url.scheme in {"http", "https"} and url.host and (url.port is None or 1 <= url.port <= 65_535)
+        is_address = is_whole and not url.userinfo and not url.fragment
     except (httpx.InvalidURL, UnicodeError):
-        return False
-    return url.scheme in {"http", "https"} and has_host and has_port and not url.userinfo and not url.fragment
+        is_address = False
+    if not is_address:
+        raise ValueError("must be an http or https address without user name, password or fragment")
+    return value
 
 
 def _parameters(value: dict[str, Any]) -> dict[str, Any]:

@@ -1,16 +1,21 @@
-"""An error answer of a provider: status and error object -> a `ProviderError`.
+"""What an error of a provider means: its status and error object -> a `ProviderError`.
 
 Sentences never quote the answer, because a provider may echo the prompt or the key. They have its machine-readable
 code, if that consists of lower-case words. Beside the sentence, the provider's message is kept if the error is about
 the request, because it says what the client has to change, unless it may have a key or speaks of one.
+
+Whether an error says that the prompt does not fit the context window is decided first by its status: a rejected key or
+an unknown model is never an overflow, whatever its text says. Then codes decide, then sentences. A limit on the output
+alone is no overflow, because a shorter prompt would not help. A provider may echo the request in any error, so text
+counts only at the beginning of the provider's own message, and figures are read only from whole sentences with which
+known servers begin. `holds_a_figure` says whether even such a sentence may be an echo.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from app.core.logging import without_secrets
 from app.domain.errors import (
@@ -21,21 +26,14 @@ from app.domain.errors import (
     ProviderRefused,
     StatedOverflow,
 )
-from app.domain.frozen import frozen, replace
+from app.domain.frozen import replace
 from app.domain.types import CHAT_OPTIONS
-from app.providers.overflow import holds_a_figure, stated_overflow
-from app.providers.wire import fields_of, list_of, stop_reason, storable_json, token_count
+from app.providers.error_object import ErrorObject
 
-_MESSAGE_CHARS: Final = 4_000
 _SHOWN_CHARS: Final = 1_000
 """Longest part of a provider's message that is passed on."""
 _ABOUT_THE_REQUEST: Final = frozenset({400, 413, 422})
 _CREDENTIALS: Final = re.compile(r"\bapi[ -]?key|://[^\s/]*@|[?&][\w-]*(?:key|token|secret|sig)[\w-]*=", re.IGNORECASE)
-_SAFE_CODE: Final = re.compile(r"[a-z][a-z_]{0,47}")
-_ERROR_STATUS: Final = re.compile(r"[45][0-9]{2}")
-_JSON: Final = json.JSONDecoder()
-_FAILED: Final = frozenset({"error", "insufficient_system_resource", "network_error", "abort", "function_call_filter"})
-"""Reasons to stop of a choice that another call may finish: of OpenRouter, DeepSeek, Zhipu, vLLM and Gemini."""
 _FOR_THE_MOMENT: Final = frozenset({408, 409, 424, 425, 498})
 """Statuses below 500 of a server that may answer a little later. TGI reports failed generations as 424, Groq its full
 capacity as 498."""
@@ -51,145 +49,124 @@ _QUOTA_CODES: Final = frozenset(
         "quota_exhausted",
     }
 )
-_REFUSING: Final = re.compile(r"(?:un|not )supported|unrecognized|unknown|extra|not permitted|deprecated|cannot both")
-_WRAPPERS: Final = re.compile(
-    r"\A(?:(?:[\w. ]{0,60}?(?:error|exception)|error code: \d{3}|invalid request|bad request)(?:: | - )"
-    r"|b'(?=\{)|\{'error': \{'message': ['\"]){1,8}",
-    re.IGNORECASE,
+_OVERFLOW_STATUSES: Final = frozenset({200, 400, 413, 422, 429, 500, 502})
+_OVERFLOW_CODES: Final = frozenset(
+    {
+        "context_length_exceeded",
+        "context_window_exceeded",
+        "contextwindowexceedederror",
+        "exceed_context_size_error",
+        "invalid_request_prompt_too_long",
+        "model_context_window_exceeded",
+        "tokens_limit_reached",
+        "1261",  # Zhipu, whose message may be in Chinese
+    }
 )
-"""What gateways put before their upstream's message: `litellm.BadRequestError: AnthropicError - `. Its JSON may also be
-in Python's notation of bytes, or be a Python dictionary."""
-_STATUS_OF_CODE: Final[Mapping[str, int]] = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "insufficient_quota": 429,
-    "api_error": 500,
-    "server_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
+_NUMBER: Final = r"(?:\d{1,3}(?:,\d{3}){1,3}|\d{1,12})"
 
 
-@frozen
-class ErrorObject:
-    """The error part of an answer, as far as it can be read. `codes` are its code and type, in lower case.
-
-    `messages` are the provider's own and, where it is a gateway, its upstream's. `prompt_tokens` and `limit_tokens` are
-    for servers that state them as members (llama.cpp), `retry_after` for those that state a delay (Google).
-    """
-
-    messages: tuple[str, ...] = ()
-    codes: tuple[str, ...] = ()
-    status: int | None = None
-    param: str = ""
-    prompt_tokens: int | None = None
-    limit_tokens: int | None = None
-    retry_after: str | None = None
-
-    @property
-    def message(self) -> str:
-        return "\n".join(self.messages)
-
-    @property
-    def safe_code(self) -> str | None:
-        return next((code for code in self.codes if _SAFE_CODE.fullmatch(code)), None)
-
-    def names(self, *parameters: str) -> bool:
-        """Whether the error is about one of these members of the request."""
-        return any(
-            self.param == parameter or re.search(rf"\b{parameter}\b", self.message) is not None
-            for parameter in parameters
-        )
-
-    def refuses(self, parameter: str) -> bool:
-        """Whether the error says that the server does not take this member of the request."""
-        return self.names(parameter) and bool(_REFUSING.search(" ".join((self.message.lower(), *self.codes))))
+def _sentence(pattern: str) -> re.Pattern[str]:
+    for name in ("LIMIT", "TOTAL", "PROMPT", "OUTPUT"):
+        pattern = pattern.replace(name, f"(?P<{name.lower()}>{_NUMBER})")
+    return re.compile(pattern, re.IGNORECASE | re.DOTALL | re.ASCII)
 
 
-def error_object(body: Any) -> ErrorObject | None:
-    """Finds the error in the shapes servers use; None when the body carries none.
-
-    They are `{"error": {…}}`, `{"error": "…"}`, a list of one of these, `{"errors": [{…}]}`, `{"detail": …}` (a list of
-    FastAPI's complaints too), `{"message": …, "code": …}`, and a choice that the server did not finish.
-    """
-    if isinstance(body, list) and body:
-        return error_object(cast("list[Any]", body)[0])
-    if not isinstance(body, Mapping):
-        return None
-    fields = cast("Mapping[str, Any]", body)
-    inner: Any = fields.get("error")
-    if not inner and "choices" in fields:
-        inner = next((found for choice in list_of(fields["choices"]) if (found := _of_choice(choice))), None)
-    elif not inner:
-        inner = next(iter(list_of(fields.get("errors"))), fields.get("detail"))
-        inner = inner or (fields if "message" in fields or fields.get("object") == "error" else None)
-    if isinstance(inner, str):
-        return ErrorObject(_messages(inner))
-    if isinstance(inner, Mapping):
-        return _from_fields(cast("Mapping[str, Any]", inner))
-    return ErrorObject((storable_json(inner)[:_MESSAGE_CHARS],)) if inner else None
-
-
-def _of_choice(choice: Any) -> Any:
-    """The error of a choice (OpenRouter), or its reason to stop if that is an error; else None."""
-    reason = stop_reason(fields_of(choice).get("finish_reason"))
-    return fields_of(choice).get("error") or (reason if reason in _FAILED else None)
-
-
-def error_status(error: ErrorObject) -> int:
-    """The HTTP status of an error in a successful answer: its own, its code's, or else 502."""
-    if error.status is not None:
-        return error.status
-    return next((_STATUS_OF_CODE[code] for code in error.codes if code in _STATUS_OF_CODE), 502)
-
-
-def _from_fields(fields: Mapping[str, Any]) -> ErrorObject:
-    message, param = fields.get("message"), fields.get("param")
-    if message and not isinstance(message, str):
-        message = storable_json(message)  # Mistral's list of complaints
-    raw = fields_of(fields.get("metadata")).get("raw")  # OpenRouter puts its upstream's own answer there
-    statuses = (str(fields.get(name)) for name in ("code", "status", "http_status_code"))
-    details = map(fields_of, list_of(fields.get("details")))
-    codes = tuple(
-        value.lower()
-        for value in (fields.get("code"), fields.get("type"), fields.get("status"))
-        if isinstance(value, str)
+_MAXIMUM_IS: Final = (
+    r"(?:th(?:is|e) (?:model|endpoint)'s |the |requested token count exceeds the model's )"
+    r"maximum context length (?:is|of) LIMIT"
+)
+_MAXIMUM: Final = _MAXIMUM_IS + r" tokens.{0,40}?"
+# Beginnings of messages that state an overflow, with the servers that send them. Of two that begin alike, the one with
+# more figures is first.
+_SENTENCES: Final = tuple(
+    map(
+        _sentence,
+        (
+            # vLLM
+            r"'max_tokens' or 'max_completion_tokens' is too large: OUTPUT\. "
+            r"this model's maximum context length is LIMIT tokens and your request has PROMPT",
+            # OpenAI, Azure, DeepSeek, llama-cpp-python; older OpenAI: "in your prompt; … for the completion"
+            _MAXIMUM + r"requested TOTAL tokens \(PROMPT in (?:the messages|your prompt)"
+            r"[^)]{0,40}?[,;] (?:and )?OUTPUT (?:in|for) the completion",
+            _MAXIMUM + r"messages resulted in PROMPT",  # OpenAI, Azure
+            # vLLM, which counts no further than to the first token too many
+            _MAXIMUM + r"requested OUTPUT output tokens and your prompt contains",
+            _MAXIMUM + r"request has PROMPT input",  # vLLM
+            _MAXIMUM + r"requested (?:about )?TOTAL tokens \(PROMPT of text input\)",  # OpenRouter
+            _MAXIMUM + r"requested (?:about )?TOTAL tokens \([^)]{0,80}?OUTPUT in the output\)",  # OpenRouter
+            _MAXIMUM + r"requested a total of TOTAL tokens: PROMPT tokens from the input",  # SGLang
+            _MAXIMUM + r"(?:requested(?: about)?|contains) TOTAL",
+            # OpenAI, gpt-5
+            r"input tokens exceed the configured limit of LIMIT tokens.{0,20}?messages resulted in PROMPT",
+            r"this model's maximum prompt length is LIMIT but the request contains PROMPT",  # xAI
+            r"the input token count \(?PROMPT\)? exceeds the maximum number of tokens allowed \(LIMIT",  # Gemini
+            # Gemini on Vertex
+            r"(?:unable to submit request because )?"
+            r"the input token count is PROMPT but model only supports up to LIMIT",
+            r"the input token count exceeds the maximum number of tokens allowed \(LIMIT",  # Gemini
+            # Cerebras
+            r"please reduce the length of the messages or completion\. current length is TOTAL while limit is LIMIT",
+            r"prompt is too long:? PROMPT tokens > LIMIT",  # Anthropic
+            r"(?:the )?prompt is too long: PROMPT, model maximum context length: LIMIT",  # Ollama's cloud
+            r"input length and `max_tokens` exceed context limit: PROMPT \+ OUTPUT > LIMIT",  # Anthropic
+            r"prompt PROMPT > LIMIT maximum context length",  # Mistral
+            # Mistral, older
+            r"prompt contains PROMPT tokens.{0,60}?too large for model with LIMIT maximum context length",
+            r"(?:the )?request \(PROMPT tokens\) exceeds the available context size \(LIMIT tokens\)",  # llama.cpp
+            r"requested tokens \(PROMPT\) exceed context window of LIMIT",  # llama-cpp-python
+            r"the decoder prompt.{0,20}?\(length PROMPT\) is longer than the maximum model length of LIMIT",  # vLLM
+            r"(?:the )?prompt \(PROMPT tokens\) is too long and exceeds limit of LIMIT",  # vLLM
+            # SGLang, Together
+            r"(?:the )?input \(PROMPT tokens\) is longer than the model's context length \(LIMIT tokens\)",
+            # SGLang, DeepInfra, OpenRouter's upstreams
+            r"(?:the |requested )?input length \(?PROMPT(?: tokens)?\)? exceeds (?:the )?(?:model's )?"
+            r"maximum (?:allowed )?(?:(?:context|input) )?length (?:of |\()?LIMIT",
+            # Qwen
+            r"(?:<400> )?(?:InternalError\.Algo\.InvalidParameter: )?range of input length should be \[1, LIMIT\]",
+            # Cloudflare
+            r"(?:AiError: )?(?:Ai: )?the estimated number of input and maximum output tokens \(TOTAL\) "
+            r"exceeded this model context window limit \(LIMIT",
+            r"`inputs` tokens \+ `max_new_tokens` must be <= LIMIT\. Given: PROMPT `inputs` tokens and OUTPUT",  # TGI
+            r"`inputs` must have less than LIMIT tokens\. Given: PROMPT",  # TGI
+            r"trying to keep the first PROMPT tokens when.{0,80}?context length of only LIMIT tokens",  # LM Studio
+            r"(?:cannot truncate prompt with )?n_keep:? \(?PROMPT\)? ?>= n_ctx:? \(?LIMIT",  # LM Studio
+            r"(?:the )?prompt token count of PROMPT exceeds the limit of LIMIT",  # GitHub Copilot
+            r"(?:your request )?exceeded model token limit: LIMIT \(requested: TOTAL\)",  # Kimi
+            r"request body too large for .{1,60}? model\. Max size: LIMIT tokens",  # GitHub Models
+            _MAXIMUM_IS,
+            r"(?:your |the )?(?:input|prompt|request) exceeds? the context window of LIMIT",
+        ),
     )
-    return ErrorObject(
-        messages=tuple(each for text in (message, raw) if isinstance(text, str) for each in _messages(text)),
-        codes=codes,
-        status=next((int(status) for status in statuses if _ERROR_STATUS.fullmatch(status)), None),
-        param=param if isinstance(param, str) else "",
-        prompt_tokens=token_count(fields.get("n_prompt_tokens")),
-        limit_tokens=token_count(fields.get("n_ctx")),
-        retry_after=next((str(detail["retryDelay"]) for detail in details if "retryDelay" in detail), None),
+)
+# Searched in the beginning of a message, before it can quote anything. No figures: what follows may be an echo.
+_WORDS: Final = tuple(
+    map(
+        _sentence,
+        (
+            # Ollama, Groq, Bedrock (through LiteLLM), LM Studio, OpenAI's Responses, MiniMax, LiteLLM's own class
+            r"context[ _]?(?:length|window|size)[^.]{0,40}exceed",
+            r"exceed\w*[^.]{0,40}context[ _](?:length|window|size)",
+            r"tokens to keep from the initial prompt is greater than the context length",
+            r"(?:prompt|input) is too long",
+            r"reduce the length of the (?:messages|prompt|input)",
+            r"too many total text bytes",
+            r"maximum context length (?:is|of) \d",
+        ),
     )
-
-
-def _messages(text: str) -> tuple[str, ...]:
-    """The message and, if it contains an upstream's message or error JSON, also the upstream's messages."""
-    text = text[:_MESSAGE_CHARS]
-    inner = _WRAPPERS.sub("", text)
-    if inner.startswith("{"):
-        try:
-            upstream = error_object(_JSON.raw_decode(inner)[0])  # LiteLLM adds its model group after it
-        except (ValueError, RecursionError):
-            upstream = None
-        return (text, *(upstream.messages if upstream else ()))
-    return (text,) if inner == text else (text, inner)
+)
+_QUOTE: Final = re.compile(r"(?<!\w)'|[\"`{\[<\u201c\u2018\u00ab]")
+_OPENING_CHARS: Final = 300
+_ESCAPED_DIGIT: Final = re.compile(rb"\\u003[0-9]")
+# OpenAI and Groq call a request "too large" if it exceeds their tokens-per-minute limit by itself. For a request that
+# only has to wait they say "Rate limit reached … Used …" instead.
+_TOO_LARGE_FOR_A_MINUTE: Final = _sentence(r"request too large for .{0,200}?limit:? LIMIT, requested:? TOTAL")
 
 
 def provider_error(
     status: int, error: ErrorObject, label: str, sent: Callable[[], bytes] = bytes, key: str | None = None
 ) -> ProviderError:
     """The error for an HTTP status that is no success. `label` is the alias, for the message, `sent` gives the body."""
-    stated = stated_overflow(status, error.codes, error.messages)
+    stated = _stated_overflow(status, error)
     if stated is not None:
         return _overflow(status, error, stated, label, sent)
     stated_as = f"HTTP {status}, {error.safe_code}" if error.safe_code else f"HTTP {status}"
@@ -251,3 +228,49 @@ def _advice(status: int, error: ErrorObject) -> str:
             " It is a redirect, which is never followed, so that the key goes to no other origin: check its base_url."
         )
     return " Its quota is used up." if status in {402, 429} else ""
+
+
+def _stated_overflow(status: int, error: ErrorObject) -> StatedOverflow | None:
+    """What an error states if it says that the prompt is too long, else None."""
+    if status not in _OVERFLOW_STATUSES:
+        return None
+    too_large = _first((_TOO_LARGE_FOR_A_MINUTE,), error.messages)
+    if too_large:
+        stated = _figures(too_large)
+        fits = (stated.requested_tokens or 0) <= (stated.limit_tokens or 0)
+        return None if fits else replace(stated, limit_is_window=False)
+    by_code = StatedOverflow() if _OVERFLOW_CODES.intersection(error.codes) else None
+    if status == 429 and by_code is None:
+        return None
+    if sentence := _first(_SENTENCES, error.messages):
+        return _figures(sentence)
+    in_words = any(words.search(_opening(message)) for message in error.messages for words in _WORDS)
+    return StatedOverflow() if in_words else by_code
+
+
+def holds_a_figure(request: bytes, figures: Iterable[int | None]) -> bool:
+    """Whether a request's JSON contains one of these numbers, so that a sentence with them may be an echo of it.
+
+    Also true if the request has digits written as escapes, which may hide a number; no encoder writes them by itself.
+    """
+    written = [form.encode() for each in figures if each is not None for form in (f"{each}", f"{each:,}")]
+    return any(form in request for form in written) or (bool(written) and _ESCAPED_DIGIT.search(request) is not None)
+
+
+def _first(sentences: Sequence[re.Pattern[str]], messages: Sequence[str]) -> re.Match[str] | None:
+    return next((found for each in sentences for message in messages if (found := each.match(message))), None)
+
+
+def _opening(message: str) -> str:
+    """The message up to the first thing it may quote."""
+    return _QUOTE.split(message[:_OPENING_CHARS], maxsplit=1)[0]
+
+
+def _figures(found: re.Match[str]) -> StatedOverflow:
+    stated = {name: int(digits.replace(",", "")) for name, digits in found.groupdict().items() if digits}
+    prompt, output, total = (stated.get(name) for name in ("prompt", "output", "total"))
+    if total is None and prompt is not None:
+        total = prompt + (output or 0)
+    if prompt is None and total is not None and output is not None and output < total:
+        prompt = total - output
+    return StatedOverflow(stated.get("limit"), total, prompt)

@@ -29,7 +29,8 @@ from app.domain.frozen import frozen, replace
 from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject, PromptMessage, ToolCall
 from app.providers.base import Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry
-from app.providers.failures import ErrorObject, unusable_answer
+from app.providers.error_object import ErrorObject
+from app.providers.failures import unusable_answer
 from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
 from app.providers.remote import RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
@@ -74,10 +75,6 @@ def chat_headers(endpoint: Endpoint) -> dict[str, str]:
     return endpoint.headers("api-key" if _is_azure(endpoint.entry) else "authorization")
 
 
-def _is_openai(entry: ModelEntry) -> bool:
-    return chat_url(entry).host == "api.openai.com" or _is_azure(entry)
-
-
 def is_openrouter(entry: ModelEntry) -> bool:
     return chat_url(entry).host == "openrouter.ai"
 
@@ -110,7 +107,7 @@ def first_form(entry: ModelEntry) -> _Form:
     """The form of the first request, where the alias does not say: OpenAI's newer models refuse `max_tokens`, and most
     other servers know only that; nor do they know cache keys and custom tools. OpenRouter alone has details of
     reasoning."""
-    is_openai = _is_openai(entry)
+    is_openai = chat_url(entry).host == "api.openai.com" or _is_azure(entry)
     return _Form(
         entry.max_tokens_field or ("max_completion_tokens" if is_openai else "max_tokens"),
         with_cache_key=is_openai if entry.prompt_cache_key is None else entry.prompt_cache_key,

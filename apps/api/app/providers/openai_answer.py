@@ -13,7 +13,7 @@ from typing import Any, Final
 from app.domain.content import arguments_of
 from app.domain.frozen import replace
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
-from app.providers.failures import ErrorObject, error_object
+from app.providers.error_object import ErrorObject, error_object
 from app.providers.stream import Assembly, Event, ReplyRoom, StreamedError
 from app.providers.wire import (
     MOST_ITEMS,

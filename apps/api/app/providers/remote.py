@@ -16,7 +16,8 @@ from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, Delta, Usage
 from app.providers.base import DeltaSink, Endpoint, Provider
 from app.providers.catalogue_file import ModelEntry
-from app.providers.failures import ErrorObject, error_object, error_status, provider_error, unusable_answer
+from app.providers.error_object import ErrorObject, error_object, error_status
+from app.providers.failures import provider_error, unusable_answer
 from app.providers.stream import (
     MOST_STREAM_BYTES,
     Assembly,

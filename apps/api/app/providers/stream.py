@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from app.domain.frozen import frozen
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.base import DeltaSink
-from app.providers.failures import ErrorObject
+from app.providers.error_object import ErrorObject
 from app.providers.transport import AttemptError
 from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, stop_reason, storable
 
@@ -281,8 +281,7 @@ async def read_stream(
     patience = asyncio.timeout(None)
     try:
         async with aclosing(chunks), patience:
-            if not await _read_events(chunks, assembly, tap, patience, deadline - _LAST_MOMENT_S):
-                raise EmptyStreamError
+            await _read_events(chunks, assembly, tap, patience, deadline - _LAST_MOMENT_S)
     except TimeoutError:
         if not patience.expired():
             raise
@@ -296,8 +295,8 @@ async def read_stream(
 
 async def _read_events(
     chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap, patience: asyncio.Timeout, latest: float
-) -> bool:
-    """Reads all events; returns whether there was one. Other tasks, and the deadline, can run after every slice.
+) -> None:
+    """Reads all events. Other tasks, and the deadline, can run after every slice. Raises as `read_stream`.
 
     Once the answer is complete, `patience` ends at `latest`, or before.
     """
@@ -327,7 +326,8 @@ async def _read_events(
         except MalformedAnswerError as cut:
             if not assembly.has_finish:
                 raise BrokenStreamError from cut
-    return count > 0 or last is not None
+    if not count and last is None:
+        raise EmptyStreamError
 
 
 async def _sliced(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

@@ -224,10 +224,6 @@ class AttemptError(Exception):
         self.at_once = at_once
 
 
-def _jitter(ceiling_s: float) -> float:
-    return random.uniform(0.0, ceiling_s)  # noqa: S311 - spreads retries, keeps no secret
-
-
 @frozen
 class RetryPolicy:
     """Full jitter, exponential: before attempt n+1 a wait of up to `min(cap_s, base_s * 2**(n-1))` seconds.
@@ -240,7 +236,7 @@ class RetryPolicy:
     base_s: float = 0.5
     cap_s: float = 8.0
     longest_retry_after_s: float = 20.0
-    jitter: Callable[[float], float] = _jitter
+    jitter: Callable[[float], float] = partial(random.uniform, 0.0)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def wait_s(self, failure: AttemptError, attempt: int) -> float | None:

@@ -19,10 +19,11 @@ from app.db.claims import renew_lease
 from app.db.database import Database
 from app.db.erasure import Idle, count_idle, count_rows, due_sessions, erase, instant_before, next_idle
 from app.db.figures import count_open_turns
+from app.db.learned import forget_unused_calibrations
 from app.db.turns import fail_lost_turns, sessions_with_lost_turns
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, SessionBusy
 from app.domain.types import SessionId, TenantId
-from app.services.learned import load_windows
+from app.services.learned import UNUSED, load_windows
 from app.services.paging import FIRST_ID
 from app.services.runtime import Runtime, retried
 
@@ -148,7 +149,7 @@ async def calibrate_forever(rt: Runtime) -> None:
     while True:
         with suppress(DatabaseUnavailable):
             if flushes % _FLUSHES_PER_CLEANING == 0:
-                await rt.calibrations.forget_unused(rt.database)
+                await rt.database.run(forget_unused_calibrations, UNUSED.total_seconds())
             if flushes % _FLUSHES_PER_LOAD == 0:
                 await rt.calibrations.load(rt.database)
             await rt.calibrations.flush(rt.database)

@@ -115,9 +115,8 @@ class Embeddings:
         return self._cooldowns.is_resting(self._resting_as)
 
     async def prepare(self, tenant_id: TenantId, text: str, store_usage: StoreUsage) -> None:
-        """Starts making a question's vector and waits for it, at most as long as a turn waits. Model errors are not
-        raised. A model that was late is not waited for again for a while; its vector is cached, and its usage stored,
-        when it arrives."""
+        """Starts making a question's vector and waits for it, at most as long as a turn waits; raises no model errors.
+        A late vector is still cached, and its usage stored, but the model is not waited for again for a while."""
         key = _key(tenant_id, text)
         found = self._questions.get(key)
         if found is None:
@@ -152,8 +151,7 @@ class Embeddings:
         await store_usage(embedded)
 
     def compares_in(self, session: SessionRef, use: Use) -> bool:
-        """Whether the tenant's session has compared by meaning in this process. Only then is the question's vector
-        requested before the claim."""
+        """Whether the session has compared by meaning here: only then a question's vector is made before the claim."""
         return (session.tenant_id, session.id, use) in self._uses
 
     def compared_in(self, session: SessionRef, use: Use) -> None:

@@ -82,10 +82,6 @@ class Calibrations:
             self._keep(key, each)
         self._shared = {alias: shared_ratio(each) for alias, each in by_alias.items()}
 
-    @staticmethod
-    async def forget_unused(database: Database) -> None:
-        await database.run(store.forget_unused_calibrations, UNUSED.total_seconds())
-
     def _keep(self, key: Key, calibration: Calibration) -> None:
         self._known.pop(key, None)
         self._known[key] = calibration
@@ -106,7 +102,6 @@ BELIEVED = timedelta(days=7)
 """How long a statement counts; the provider may then state it again. Windows grow with releases under the same name."""
 INDEPENDENT_STATEMENTS = 2
 MOST_KNOWN = 10_000
-"""Most statements that a process loads."""
 
 
 def windows_of(stated: Iterable[StatedWindow]) -> LearnedWindows:
@@ -134,7 +129,6 @@ def counts_for(stated: StatedWindow, windows: LearnedWindows) -> str:
 
 
 async def load_windows(database: Database, catalogue: Catalogue) -> None:
-    """Gives the catalogue the windows that are stored now."""
     catalogue.learn(windows_of(await list_windows(database)))
 
 
@@ -153,7 +147,6 @@ async def learn(
 
 
 async def list_windows(database: Database) -> list[StatedWindow]:
-    """Every statement that still counts."""
     return await database.run(store.stated_windows, MOST_KNOWN)
 
 

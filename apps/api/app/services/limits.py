@@ -87,9 +87,8 @@ async def within_limits(
     what: str = ANOTHER_CALL,
 ) -> Completion:
     """Makes a call other than the turn's first. Before it, the most that it may use is counted; after it, what `used`
-    then says was reported of it, also if it failed. The most stays counted if the usage of the answer was not reported,
-    or if the process dies in between. Raises `LimitExceeded`, in which case no model was called, and
-    `ProviderError`."""
+    then says was reported of it, also if it failed. The most stays counted if no usage of the answer was reported, or
+    the process dies in between. Raises `LimitExceeded`, before any model is called, and `ProviderError`."""
     reservation = await _count_use(rt, session_id, most, what)
     try:
         completion = await call()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 from uuid import UUID
 
-from app.db.database import Fetched
+from app.db.database import Fetched, PageBounds
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen
 
@@ -56,17 +56,18 @@ def in_order(scope: str, wanted: PageRequest, *, newest_by_default: bool) -> str
     return f"{scope}:{'desc' if wanted.newest_first else 'asc'}"
 
 
-def beyond_id(scope: str, wanted: PageRequest) -> UUID:
-    """The id after which, in its order, a page of a list ordered by id begins. Raises as `after_id`."""
-    return after_id(scope, wanted.cursor) or (LAST_ID if wanted.newest_first else FIRST_ID)
+def between_ids(scope: str, wanted: PageRequest) -> PageBounds[UUID]:
+    """The bounds of a page of a list ordered by id. Raises as `after_id`."""
+    shown = after_id(scope, wanted.cursor)
+    after, before = (FIRST_ID, shown or LAST_ID) if wanted.newest_first else (shown or FIRST_ID, LAST_ID)
+    return PageBounds(after, before, wanted.limit, wanted.newest_first)
 
 
-def between_seqs(scope: str, wanted: PageRequest, first_seq: int = 1) -> tuple[int, int]:
-    """The exclusive bounds of a page of a list ordered by `seq`. Raises as `after_seq`."""
-    position = after_seq(scope, wanted.cursor)
-    if wanted.newest_first:
-        return first_seq - 1, position or LAST_SEQ
-    return position or first_seq - 1, LAST_SEQ
+def between_seqs(scope: str, wanted: PageRequest, first_seq: int = 1) -> PageBounds[int]:
+    """The bounds of a page of a list ordered by `seq`. Raises as `after_seq`."""
+    shown, first = after_seq(scope, wanted.cursor), first_seq - 1
+    after, before = (first, shown or LAST_SEQ) if wanted.newest_first else (shown or first, LAST_SEQ)
+    return PageBounds(after, before, wanted.limit, wanted.newest_first)
 
 
 def encode_cursor(scope: str, position: UUID | int | str | tuple[UUID, int]) -> str:

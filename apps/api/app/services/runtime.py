@@ -33,9 +33,8 @@ T = TypeVar("T")
 
 
 def retried(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """The work, with up to three retries, each after a pause, when its transaction was rolled back for a conflict. It
-    has no effects outside of its transactions, and when it raises, none of them is committed, unless a second run does
-    no harm."""
+    """The work, with up to three retries after pauses when its transaction was rolled back for a conflict. It has no
+    effects outside of its transactions, and commits none of them when it raises, unless a second run does no harm."""
 
     @wraps(work)
     async def again(*args: P.args, **kwargs: P.kwargs) -> T:

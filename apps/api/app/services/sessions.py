@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from app.db import sessions as store
-from app.db.database import Database, Transaction, first_of
+from app.db.database import Database, Fetched, Transaction
 from app.db.erasure import erase, lock_session
 from app.db.figures import session_figures
 from app.db.records import usage_totals
@@ -31,7 +31,7 @@ from app.services.paging import (
     PageRequest,
     after_id,
     after_name,
-    beyond_id,
+    between_ids,
     encode_cursor,
     in_order,
     page_of,
@@ -95,7 +95,6 @@ async def check_session(tx: Transaction, session: SessionRef) -> None:
 
 
 async def has_session(rt: Runtime, session: SessionRef) -> bool:
-    """Whether the tenant's session exists."""
     return await rt.database.run(store.session_exists, session)
 
 
@@ -113,10 +112,7 @@ async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage
 
 async def list_sessions(rt: Runtime, tenant_id: TenantId, wanted: PageRequest) -> Page[Session]:
     scope = in_order(f"sessions:{tenant_id}", wanted, newest_by_default=True)
-    position = beyond_id(scope, wanted)
-    found = await rt.database.run(
-        store.list_sessions, tenant_id, position, wanted.limit, newest_first=wanted.newest_first
-    )
+    found = await rt.database.run(store.list_sessions, tenant_id, between_ids(scope, wanted))
     return page_of(scope, found, lambda session: session.id)
 
 
@@ -137,7 +133,6 @@ async def search_sessions(
 
 
 async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId, SessionFigures]:
-    """The newest window, the usage and the state of each session."""
     return await rt.database.run(session_figures, [session.id for session in sessions])
 
 
@@ -249,7 +244,7 @@ async def list_pins(rt: Runtime, session: SessionRef, limit: int, cursor: str | 
         rows = await store.list_pins(tx, session, after=after, limit=limit + 1)
         if not rows:
             await check_session(tx, session)
-    return page_of(scope, first_of(rows, limit), lambda pin: pin.name)
+    return page_of(scope, Fetched(rows[:limit], len(rows) > limit), lambda pin: pin.name)
 
 
 async def delete_pin(rt: Runtime, session: SessionRef, name: str) -> None:

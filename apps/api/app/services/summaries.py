@@ -15,7 +15,7 @@ from app.domain.stored import StoredSummary
 from app.domain.types import OPEN_STATUSES, SessionRef, SummaryId, SummaryItem
 from app.engine.messages.turns import no_turn
 from app.engine.window.triggers import fold_on_request
-from app.services.paging import Page, PageRequest, beyond_id, in_order, page_of
+from app.services.paging import Page, PageRequest, between_ids, in_order, page_of
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
 from app.services.turn.gather import budget_of, encoding_of, session_policy, session_window, snapshot_of
@@ -24,16 +24,15 @@ from app.services.turn.summarize import IN_PROGRESS, STALE, new_summary, summari
 from app.services.turn.summarizer_call import SummaryJob
 
 SummaryChanges: TypeAlias = Mapping[str, str | tuple[SummaryItem, ...]]
-"""The new values of a summary's parts, by the part's name."""
 
 
 async def list_summaries(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[StoredSummary]:
     """The session's summaries of any status. Raises `NotFound`, `InvalidRequest`."""
     scope = in_order(f"summaries:{session.id}", wanted, newest_by_default=True)
-    position = beyond_id(scope, wanted)
+    bounds = between_ids(scope, wanted)
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
-        found = await store.page_of_summaries(tx, session.id, position, wanted.limit, newest_first=wanted.newest_first)
+        found = await store.page_of_summaries(tx, session.id, bounds)
     return page_of(scope, found, lambda row: row.id)
 
 

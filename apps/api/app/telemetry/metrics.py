@@ -171,8 +171,6 @@ class Telemetry:
 
 
 class _Registry(CollectorRegistry):
-    """Makes metrics, and has those of this process."""
-
     def counter(self, name: str, text: str, *labels: str) -> Counter:
         return _with_children_kept(Counter(name, text, labels, registry=self))
 

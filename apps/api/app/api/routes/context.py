@@ -70,9 +70,7 @@ async def get_look_back(
     return await look_back(call.rt, call.session_ref(session_id), query=q.strip(), handle=handle, page=page)
 
 
-@search_router.get(
-    "", response_model=schemas.FoundInSessions, responses=refusals(401, 422, 429, 503), operation_id="search_messages"
-)
+@search_router.get("", response_model=schemas.FoundInSessions, operation_id="search_messages")
 async def search_all(
     call: Call, q: SearchWords, limit: MostFound = DEFAULT_FOUND, cursor: Cursor = None
 ) -> Page[FoundInSession]:

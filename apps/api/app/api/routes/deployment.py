@@ -11,7 +11,7 @@ from pydantic import Field
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from app.api.direct_route import Call, DirectRoute, OpenRoute, json_response
-from app.api.openapi import openai_refusals, refusals
+from app.api.openapi import openai_refusals
 from app.api.schemas.values import Answer, answer_of
 from app.domain.prices import Prices
 from app.domain.types import JsonObject
@@ -167,7 +167,7 @@ async def get_root(call: Call, accept: Annotated[str, Header(include_in_schema=F
     return json_response({"name": app.title, "version": app.version, "links": _LINKS}, headers=vary)
 
 
-@models_router.get("", response_model=ModelList, responses=refusals(401, 429, 503))
+@models_router.get("", response_model=ModelList)
 async def get_models(call: Call) -> JsonObject:
     """The aliases: window and its source, prices if known, and the correction of estimates."""
     return list_models(call.rt, call.tenant_id)
@@ -179,7 +179,7 @@ async def get_model(call: Call, alias: str) -> JsonObject:
     return listed_model(call.rt, alias)
 
 
-@policies_router.get("", response_model=PolicyList, responses=refusals(401, 429, 503))
+@policies_router.get("", response_model=PolicyList)
 async def get_policies(call: Call) -> JsonObject:
     """The presets with all their values, and each field with its range and meaning."""
     return list_policies(call.rt)

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import event_stream, refusals
+from app.api.openapi import event_stream
 from app.api.schemas.turns import OpenTurns
 from app.api.streaming import EVENT_STREAM, STREAM_HEADERS, ClosingResponse, encoded_event
 from app.domain.errors import PlimsollError
@@ -28,7 +28,7 @@ _ANSWERS = event_stream(
 )
 
 
-@router.get("", response_model=OpenTurns, responses=_ANSWERS | refusals(401, 429, 503))
+@router.get("", response_model=OpenTurns, responses=_ANSWERS)
 async def get_events(call: Call) -> JsonObject | Response:
     """The tenant's open turns; with `Accept: text/event-stream` also an event for each change of a status."""
     accepted = call.headers.get("accept", "")

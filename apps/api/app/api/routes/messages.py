@@ -70,7 +70,7 @@ async def create_message(
     """Answers a list of messages in Anthropic's form, within the token budget, as a turn of a stored session."""
     rt = call.rt
     metadata, thinking = body.metadata or _NO_METADATA, body.thinking
-    edit = body.context_management and body.context_management.compact_edit()
+    edit = body.context_management and body.context_management.last(schemas.CompactEdit)
     named = chat.named_session(x_session_id, metadata.session_id)
 
     def read() -> ChatRequest:
@@ -154,8 +154,8 @@ def _request(call: Call, body: schemas.PromptIn, idempotency_key: str | None = N
 
 def _policy(management: schemas.ContextManagement | None) -> JsonObject | None:
     """The policy of a request with these edits; None if they change nothing."""
-    compact = management and management.compact_edit()
-    clear = management and management.clear_edit()
+    compact = management and management.last(schemas.CompactEdit)
+    clear = management and management.last(schemas.ClearToolUsesEdit)
     policy: JsonObject = {}
     if compact:
         policy |= compaction_policy(compact.trigger.value if compact.trigger else _COMPACT_AT, compact.instructions)

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute, UnreadRoute, plain_json
-from app.api.openapi import DEFAULT_LIMIT, Cursor, Limit, Order, refusals
+from app.api.openapi import DEFAULT_LIMIT, Cursor, Limit, Order
 from app.api.schemas import sessions as schemas
 from app.api.schemas.archive import Document, ImportIn, read_import
 from app.api.streaming import ClosingResponse
@@ -44,9 +44,7 @@ _NO_FIELDS = schemas.SessionIn()
 _WHOLE = schemas.ForkIn()
 
 
-@router.post(
-    "", status_code=201, response_model=schemas.SessionOut, responses=refusals(401, 408, 413, 415, 422, 429, 503)
-)
+@router.post("", status_code=201, response_model=schemas.SessionOut)
 async def create_session(call: Call, body: schemas.SessionIn = _NO_FIELDS) -> Session:
     """Creates a session. `mode` and `agent_role` name instructions of the catalogue; if it has none, all are valid."""
     session = await sessions.create_session(call.rt, call.tenant_id, _given(call, body))
@@ -54,7 +52,7 @@ async def create_session(call: Call, body: schemas.SessionIn = _NO_FIELDS) -> Se
     return session
 
 
-@router.get("", response_model=schemas.SessionPage, responses=refusals(401, 422, 429, 503))
+@router.get("", response_model=schemas.SessionPage)
 async def list_sessions(
     call: Call,
     limit: Limit = DEFAULT_LIMIT,
@@ -62,7 +60,7 @@ async def list_sessions(
     q: Words = None,
     figures: Figures = False,
     order: Order = "desc",
-) -> JsonObject | Page[Session]:
+) -> Page[Session] | Page[JsonObject]:
     """The tenant's sessions; with `q`, those with its words, newest first (a short page may not be the last)."""
     if q and q.strip():
         if order == "asc":
@@ -74,8 +72,7 @@ async def list_sessions(
     if not figures:
         return page
     found = await sessions.figures_of(call.rt, page.items)
-    items = [values_of(session) | {"figures": found.get(session.id)} for session in page.items]
-    return {"items": items, "next_cursor": page.next_cursor}
+    return Page([values_of(session) | {"figures": found.get(session.id)} for session in page.items], page.next_cursor)
 
 
 @router.get("/{session_id}", response_model=schemas.SessionDetail)
@@ -130,14 +127,13 @@ async def list_pins(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
     figures: PinFiguresQuery = False,
-) -> JsonObject | Page[Pin]:
+) -> Page[Pin] | Page[JsonObject]:
     """The session's pins, ordered by name."""
     page = await sessions.list_pins(call.rt, call.session_ref(session_id), limit, cursor)
     if not figures:
         return page
     found = await pin_figures(call.rt, call.session_ref(session_id))
-    items = [values_of(pin) | {"figures": found.get(pin.name)} for pin in page.items]
-    return {"items": items, "next_cursor": page.next_cursor}
+    return Page([values_of(pin) | {"figures": found.get(pin.name)} for pin in page.items], page.next_cursor)
 
 
 @pins_router.put("/{name:path}", response_model=schemas.PinOut)
@@ -201,13 +197,7 @@ async def get_export(call: Call, session_id: SessionId) -> Response:
     return ClosingResponse(file_chunks(file, held), "application/json", headers)
 
 
-@import_router.post(
-    "/import",
-    status_code=201,
-    response_model=schemas.SessionOut,
-    responses=refusals(401, 408, 413, 415, 422, 429, 503),
-    operation_id="import_session",
-)
+@import_router.post("/import", status_code=201, response_model=schemas.SessionOut, operation_id="import_session")
 async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes the body, which is read elsewhere
     """Creates a session from an export, or from `messages` in OpenAI's form, with new ids: completely or not at all."""
     session = await import_session(call.rt, call.tenant_id, call.exchange.body, read_import)

@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from app.api.schemas.content import ChatToolChoice, ContentIn, StoredToolIn, TextOrParts, TextPart, ToolCallIn
-from app.api.schemas.values import Answer, FunctionName, Instant, NotEmpty, Open, OutputTokens, Speaker, VendorIn
+from app.api.schemas.values import (
+    Answer,
+    FunctionName,
+    Instant,
+    NotEmpty,
+    Open,
+    OutputTokens,
+    Speaker,
+    VendorIn,
+    optional,
+)
 from app.domain.types import Name
 
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -50,20 +60,13 @@ class CustomCall(Open):
 class SystemMessageIn(Open):
     """Instructions. `name` is accepted and ignored, as in tool messages, where it is the function's name."""
 
-    role: Literal["system"]
-    content: TextOrParts[TextPart]
-
-
-class DeveloperMessageIn(Open):
-    role: Literal["developer"]
+    role: Literal["system", "developer"]
     content: TextOrParts[TextPart]
 
 
 class _SpokenIn(Open):
-    name: Speaker | None = Field(default=None, description="Speaker, where there are several people or agents.")
-    said_at: Instant | None = Field(
-        default=None, description="When it was said; defaults to now. OpenAI has no such field."
-    )
+    name: Speaker | None = optional("Speaker, where there are several people or agents.")
+    said_at: Instant | None = optional("When it was said; defaults to now. OpenAI has no such field.")
 
 
 class UserMessageIn(_SpokenIn):
@@ -78,7 +81,7 @@ class AssistantMessageIn(_SpokenIn):
     content: TextOrParts[ReplyPart] | None = None
     refusal: str | None = None
     tool_calls: list[ResentCall | CustomCall] | None = Field(default=None, max_length=128)
-    function_call: None = Field(default=None, description="Obsolete; send `tool_calls`.")
+    function_call: None = optional("Obsolete; send `tool_calls`.")
 
     @model_validator(mode="after")
     def _has_content_or_calls(self) -> AssistantMessageIn:
@@ -95,17 +98,13 @@ class ToolMessageIn(Open):
 
 
 ChatMessageIn = Annotated[
-    SystemMessageIn | DeveloperMessageIn | UserMessageIn | AssistantMessageIn | ToolMessageIn,
+    SystemMessageIn | UserMessageIn | AssistantMessageIn | ToolMessageIn,
     Field(discriminator="role"),
 ]
 
 
-class TextFormat(Open):
-    type: Literal["text"]
-
-
-class JsonFormat(Open):
-    type: Literal["json_object"]
+class PlainFormat(Open):
+    type: Literal["text", "json_object"]
 
 
 class JsonSchema(Open):
@@ -123,9 +122,7 @@ class StreamOptions(Open):
 
 
 class ChatMetadata(Open):
-    session_id: str | None = Field(
-        default=None, description="Like the header `X-Session-Id`. Other members are ignored."
-    )
+    session_id: str | None = optional("Like the header `X-Session-Id`. Other members are ignored.")
 
 
 class ChatIn(VendorIn):
@@ -148,26 +145,22 @@ class ChatIn(VendorIn):
     tools: list[StoredToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | ChatToolChoice | None = None
     max_completion_tokens: OutputTokens = None
-    max_tokens: int | None = Field(
-        default=None, ge=1, le=2**31 - 1, description="Older name of `max_completion_tokens`."
-    )
+    max_tokens: int | None = optional("Older name of `max_completion_tokens`.", ge=1, le=2**31 - 1)
     metadata: ChatMetadata | None = None
     # Passed on to the provider.
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)
-    stop: str | list[str] | None = Field(default=None, description="At most four strings.")
+    stop: str | list[str] | None = optional("At most four strings.")
     seed: int | None = None
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     logit_bias: dict[str, float] | None = None
-    response_format: Annotated[TextFormat | JsonFormat | JsonSchemaFormat, Field(discriminator="type")] | None = None
+    response_format: Annotated[PlainFormat | JsonSchemaFormat, Field(discriminator="type")] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Name | None = None
     verbosity: Name | None = None
     service_tier: Name | None = None
-    top_k: int | None = Field(
-        default=None, description="This and the next three fields are those of vLLM and other servers."
-    )
+    top_k: int | None = optional("This and the next three fields are those of vLLM and other servers.")
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0)
     chat_template_kwargs: dict[str, Any] | None = None

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema, create_model, field_validator
 
-from app.api.schemas.values import Answer, Id, In, Instant, Open, Paged, answer_of, row_of
+from app.api.schemas.values import Answer, Id, In, Instant, Open, Paged, answer_of, optional, row_of
 from app.domain import figures
 from app.domain.audit import TrimAction, TrimLog, TurnContext
 from app.domain.figures import CurrentWindow, PointWindow, TimelineRange, TurnPoint
@@ -51,12 +51,11 @@ class RecalledOut(Open):
         description="Related words in place of others of the user's; absent if there are none. Without both, "
         "the message is next to one that matches.",
     )
-    similarity: float | None = Field(
-        None,
+    similarity: float | None = optional(
+        "Similarity in meaning to the user's message, by the deployment's embedding model; absent if it "
+        "is not near, or if there is no such model.",
         ge=0,
         le=1,
-        description="Similarity in meaning to the user's message, by the deployment's embedding model; absent if it "
-        "is not near, or if there is no such model.",
     )
 
 
@@ -69,7 +68,7 @@ class LookedBackOut(Open):
 
 class TrimLogOut(row_of(TrimLog, without=("recalled", "looked_back"))):
     actions: list[TrimActionOut]
-    looked_back: LookedBackOut | None = Field(None, description="Absent if the turn did not look back.")
+    looked_back: LookedBackOut | None = optional("Absent if the turn did not look back.")
     recalled: list[RecalledOut] = Field(
         default_factory=list[RecalledOut], description="Absent if nothing was recalled."
     )
@@ -161,10 +160,8 @@ SummaryText = Annotated[str, StringConstraints(min_length=1, max_length=20_000, 
 class SummarizeIn(In):
     """How a requested summary is made."""
 
-    focus: str | None = Field(
-        default=None,
-        max_length=MOST_FOCUS_CHARS,
-        description="What the summary keeps in most detail; defaults to the policy's.",
+    focus: str | None = optional(
+        "What the summary keeps in most detail; defaults to the policy's.", max_length=MOST_FOCUS_CHARS
     )
 
 
@@ -232,16 +229,13 @@ _Variant = Annotated[
 class SimulateIn(In):
     """Policies to simulate the session's turns with. Default: a summary at each of four thresholds."""
 
-    policies: list[_Variant] | None = Field(
-        default=None,
+    policies: list[_Variant] | None = optional(
+        "Names of presets, or objects that override fields of the session's policy and may have a `name` "
+        "for the answer.",
         min_length=1,
         max_length=8,
-        description="Names of presets, or objects that override fields of the session's policy and may have a `name` "
-        "for the answer.",
     )
-    model_aliases: list[Name] | None = Field(
-        default=None, min_length=1, max_length=4, description="Every turn is computed for each of these."
-    )
+    model_aliases: list[Name] | None = optional("Every turn is computed for each of these.", min_length=1, max_length=4)
     max_turns: int = Field(
         default=1000,
         ge=1,

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
-from app.api.schemas.chat import CallId
-from app.api.schemas.content import InputAudio, TextOrParts
+from app.api.schemas.chat import CallId, RefusalPart
+from app.api.schemas.content import AudioPart, TextOrParts
 from app.api.schemas.values import Answer, In, NotEmpty, Open
 from app.domain.types import Name
 from app.services.openai.conversations import MOST_NEW_ITEMS
@@ -48,17 +48,7 @@ class FilePartIn(_SentPart):
     filename: str | None = None
 
 
-class AudioPartIn(Open):
-    type: Literal["input_audio"]
-    input_audio: InputAudio
-
-
-class RefusalPartIn(Open):
-    type: Literal["refusal"]
-    refusal: str
-
-
-PartIn = Annotated[TextPartIn | ImagePartIn | FilePartIn | AudioPartIn | RefusalPartIn, Field(discriminator="type")]
+PartIn = Annotated[TextPartIn | ImagePartIn | FilePartIn | AudioPart | RefusalPart, Field(discriminator="type")]
 
 
 class MessageItemIn(Open):
@@ -76,8 +66,8 @@ class FunctionCallIn(Open):
     arguments: str
 
 
-class FunctionCallOutputIn(Open):
-    type: Literal["function_call_output"]
+class CallOutputIn(Open):
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: CallId
     output: TextOrParts[PartIn]
 
@@ -87,12 +77,6 @@ class CustomToolCallIn(Open):
     call_id: CallId
     name: Name
     input: str
-
-
-class CustomToolOutputIn(Open):
-    type: Literal["custom_tool_call_output"]
-    call_id: CallId
-    output: TextOrParts[PartIn]
 
 
 class LocalShellCallIn(Open):
@@ -178,9 +162,9 @@ def _item_kind(value: object) -> str | None:
 ItemIn = Annotated[
     Annotated[MessageItemIn, Tag("message")]
     | Annotated[FunctionCallIn, Tag("function_call")]
-    | Annotated[FunctionCallOutputIn, Tag("function_call_output")]
+    | Annotated[CallOutputIn, Tag("function_call_output")]
     | Annotated[CustomToolCallIn, Tag("custom_tool_call")]
-    | Annotated[CustomToolOutputIn, Tag("custom_tool_call_output")]
+    | Annotated[CallOutputIn, Tag("custom_tool_call_output")]
     | Annotated[LocalShellCallIn, Tag("local_shell_call")]
     | Annotated[LocalShellOutputIn, Tag("local_shell_call_output")]
     | Annotated[ReasoningIn, Tag("reasoning")]

@@ -3,21 +3,14 @@ sets breakpoints where its own prompts are stable."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, field_validator
+from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator
 
-from app.api.schemas.chat import CallId
+from app.api.schemas.chat import CallId, ChatMetadata
 from app.api.schemas.content import TextOrParts, TextPart
-from app.api.schemas.values import Answer, In, NotEmpty, Open, VendorIn
-from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, JsonObject, Name
-
-_EXAMPLE: JsonObject = {
-    "model": "offline",
-    "max_tokens": 1024,
-    "system": "Answer in one line.",
-    "messages": [{"role": "user", "content": "My name is Anna."}],
-}
+from app.api.schemas.values import Answer, In, NotEmpty, Open, VendorIn, optional
+from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
 
 
 class Base64Image(Open):
@@ -57,7 +50,7 @@ class DocumentBlock(Open):
     type: Literal["document"]
     source: Annotated[Base64Document | TextDocument | ContentDocument, Field(discriminator="type")]
     title: str | None = None
-    context: str | None = Field(default=None, description="What the model gets about the document, before it.")
+    context: str | None = optional("What the model gets about the document, before it.")
 
 
 class SearchResultBlock(Open):
@@ -96,9 +89,7 @@ class CompactionBlock(Open):
 
     type: Literal["compaction"]
     content: str | None = None
-    encrypted_content: str | None = Field(
-        default=None, description="A handle of session, turn and summary; not encrypted."
-    )
+    encrypted_content: str | None = optional("A handle of session, turn and summary; not encrypted.")
 
 
 UserBlock = Annotated[
@@ -154,11 +145,8 @@ class ToolByName(Open):
     disable_parallel_tool_use: bool | None = None
 
 
-class MessagesMetadata(Open):
-    user_id: str | None = Field(default=None, description="Claude Code sends the id of its conversation in it.")
-    session_id: str | None = Field(
-        default=None, description="Like the header `X-Session-Id`. Other members are ignored."
-    )
+class MessagesMetadata(ChatMetadata):
+    user_id: str | None = optional("Claude Code sends the id of its conversation in it.")
 
 
 class ThinkingIn(Open):
@@ -201,14 +189,14 @@ class ClearToolUsesEdit(In):
     """Replaces older tool results by a marker: the policy's `clear_tool_results` for this request."""
 
     type: Literal["clear_tool_uses_20250919"]
-    trigger: Annotated[SomeTokens | SomeUses, Field(discriminator="type")] | None = Field(
-        default=None, description="Default: 100,000 input tokens."
+    trigger: Annotated[SomeTokens | SomeUses, Field(discriminator="type")] | None = optional(
+        "Default: 100,000 input tokens."
     )
-    keep: KeptUses | None = Field(default=None, description="Number of newest results that are kept; default 3.")
-    clear_at_least: SomeTokens | None = Field(default=None, description="Nothing is cleared if that would save less.")
+    keep: KeptUses | None = optional("Number of newest results that are kept; default 3.")
+    clear_at_least: SomeTokens | None = optional("Nothing is cleared if that would save less.")
     exclude_tools: list[Name] | None = Field(default=None, max_length=MOST_EXCLUDED_TOOLS)
-    clear_tool_inputs: bool | None = Field(
-        default=None, description="Whether the inputs of the calls are cleared too. A list of tools is refused."
+    clear_tool_inputs: bool | None = optional(
+        "Whether the inputs of the calls are cleared too. A list of tools is refused."
     )
 
 
@@ -222,12 +210,10 @@ class CompactEdit(In):
     """Summarizes at this size instead of at the policy's triggers. The summary is the answer's first block."""
 
     type: Literal["compact_20260112"]
-    trigger: InputTokens | None = Field(default=None, description="Default: 150,000 input tokens.")
-    instructions: str | None = Field(
-        default=None, max_length=MOST_FOCUS_CHARS, description="What the summary keeps in most detail."
-    )
-    pause_after_compaction: bool | None = Field(
-        default=None, description="Whether a new message is answered by the summary alone, if one is due."
+    trigger: InputTokens | None = optional("Default: 150,000 input tokens.")
+    instructions: str | None = optional("What the summary keeps in most detail.", max_length=MOST_FOCUS_CHARS)
+    pause_after_compaction: bool | None = optional(
+        "Whether a new message is answered by the summary alone, if one is due."
     )
 
 
@@ -237,6 +223,7 @@ def _edit_kind(value: object) -> str:
     return next((name for name in ("compact", "clear_tool_uses") if kind.startswith(name)), "clear_thinking")
 
 
+Edit = TypeVar("Edit", CompactEdit, ClearToolUsesEdit)
 ContextEdit = Annotated[
     Annotated[CompactEdit, Tag("compact")]
     | Annotated[ClearToolUsesEdit, Tag("clear_tool_uses")]
@@ -248,37 +235,32 @@ ContextEdit = Annotated[
 class ContextManagement(In):
     edits: list[ContextEdit] | None = Field(default=None, max_length=8)
 
-    def compact_edit(self) -> CompactEdit | None:
-        """The last edit that compacts, if there is one."""
-        return next((edit for edit in reversed(self.edits or ()) if isinstance(edit, CompactEdit)), None)
-
-    def clear_edit(self) -> ClearToolUsesEdit | None:
-        """The last edit that clears tool results, if there is one."""
-        return next((edit for edit in reversed(self.edits or ()) if isinstance(edit, ClearToolUsesEdit)), None)
+    def last(self, kind: type[Edit]) -> Edit | None:
+        """The last edit of this kind, if there is one."""
+        return next((edit for edit in reversed(self.edits or ()) if isinstance(edit, kind)), None)
 
 
 class PromptIn(VendorIn):
     """What counts as the prompt. Fields that are not listed are refused, because they would have no effect."""
 
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
     model: Name = Field(description="An alias of the catalogue.")
     messages: list[MessageIn] = Field(
         min_length=1,
         description="The history, its newest part, or the newest message alone. Messages that the session has are "
         "not stored again.",
     )
-    system: TextOrParts[TextPart] | None = Field(default=None, description="This turn's instructions.")
+    system: TextOrParts[TextPart] | None = optional("This turn's instructions.")
     tools: list[MessagesTool] | None = Field(default=None, max_length=512)
     tool_choice: Annotated[AnyTool | ToolByName, Field(discriminator="type")] | None = None
     thinking: ThinkingIn | None = None
-    output_config: OutputConfig | None = Field(default=None, description="Only `format` is passed on.")
-    output_format: OutputFormat | None = Field(default=None, description="Older name of `output_config.format`.")
+    output_config: OutputConfig | None = optional("Only `format` is passed on.")
+    output_format: OutputFormat | None = optional("Older name of `output_config.format`.")
     context_management: ContextManagement | None = None
     cache_control: dict[str, Any] | None = None
-    thread: dict[str, Any] | None = Field(
-        default=None, description="Refused with details upon which clients retry without it. Sessions replace threads."
+    thread: dict[str, Any] | None = optional(
+        "Refused with details upon which clients retry without it. Sessions replace threads."
     )
-    speed: str | None = Field(default=None, description="No effect.")
+    speed: str | None = optional("No effect.")
 
 
 class CountIn(PromptIn):
@@ -298,7 +280,7 @@ class MessagesIn(PromptIn):
     # Passed on to the provider.
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = Field(default=None, ge=0, le=1)
-    top_k: int | None = Field(default=None, ge=0, description="A 400 if the model's provider does not support it.")
+    top_k: int | None = optional("A 400 if the model's provider does not support it.", ge=0)
     stop_sequences: list[str] | None = None
     # Accepted without effect.
     service_tier: str | None = None
@@ -370,9 +352,7 @@ class MessageOut(Answer):
     stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "compaction"]
     stop_sequence: str | None
     usage: MessageUsage
-    context_management: AppliedEdits | None = Field(
-        default=None, description="Absent if the request has none. A compaction is in `content`."
-    )
+    context_management: AppliedEdits | None = optional("Absent if the request has none. A compaction is in `content`.")
 
 
 class TokenCountOut(Answer):

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from app.api.schemas.chat import JsonFormat, TextFormat
+from app.api.schemas.chat import PlainFormat
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, text_or_list
 from app.api.schemas.items import HOSTED_TOOLS, ItemIn, ItemOut, MetadataIn
-from app.api.schemas.values import Answer, FunctionName, In, Open, OutputTokens, VendorIn
+from app.api.schemas.values import Answer, FunctionName, In, Open, OutputTokens, VendorIn, optional
 from app.domain.types import Name
 
 InputIn = Annotated[
@@ -89,13 +89,13 @@ class SchemaFormat(Open):
 
 
 class TextConfig(Open):
-    format: Annotated[TextFormat | JsonFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    format: Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")] | None = None
     verbosity: Name | None = None
 
 
 class ReasoningConfig(Open):
     effort: Name | None = None
-    summary: Name | None = Field(default=None, description="Without effect: reasoning is returned as received.")
+    summary: Name | None = optional("Without effect: reasoning is returned as received.")
 
 
 class ConversationRef(Open):
@@ -104,35 +104,29 @@ class ConversationRef(Open):
 
 class CompactAt(In):
     type: Literal["compaction"]
-    compact_threshold: int | None = Field(
-        default=None,
-        ge=1000,
-        le=2**31 - 1,
-        description="Input tokens at which a summary is made, in place of the policy's triggers.",
+    compact_threshold: int | None = optional(
+        "Input tokens at which a summary is made, in place of the policy's triggers.", ge=1000, le=2**31 - 1
     )
 
 
 class ResponseIn(VendorIn):
     """A request of OpenAI's Responses. Fields that are not listed are refused, because they would have no effect."""
 
-    model: Name | None = Field(default=None, description="An alias of the catalogue; if absent, its default.")
+    model: Name | None = optional("An alias of the catalogue; if absent, its default.")
     input: InputIn = Field(
         description="The user's text, or items. A history that the conversation has is not stored again."
     )
-    instructions: str | None = Field(
-        default=None, description="For this response only; later ones do not inherit them."
-    )
-    conversation: str | ConversationRef | None = Field(default=None, description="The conversation to continue.")
-    previous_response_id: str | None = Field(default=None, description="The response to continue from.")
-    store: bool | None = Field(default=None, description="If false, the response cannot be fetched later.")
+    instructions: str | None = optional("For this response only; later ones do not inherit them.")
+    conversation: str | ConversationRef | None = optional("The conversation to continue.")
+    previous_response_id: str | None = optional("The response to continue from.")
+    store: bool | None = optional("If false, the response cannot be fetched later.")
     stream: bool | None = None
-    background: bool | None = Field(default=None, description="Return at once; poll the response until it has ended.")
-    truncation: Literal["auto", "disabled"] | None = Field(
-        default=None,
-        description="`auto` (default) reduces the prompt to the budget by the policy; `disabled` refuses instead.",
+    background: bool | None = optional("Return at once; poll the response until it has ended.")
+    truncation: Literal["auto", "disabled"] | None = optional(
+        "`auto` (default) reduces the prompt to the budget by the policy; `disabled` refuses instead."
     )
-    context_management: list[CompactAt] | None = Field(
-        default=None, max_length=1, description="A summary made for this response is its first item."
+    context_management: list[CompactAt] | None = optional(
+        "A summary made for this response is its first item.", max_length=1
     )
     tools: list[ResponseToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
@@ -161,8 +155,8 @@ class ResponseIn(VendorIn):
 class InputTokensIn(ResponseIn):
     """A request of which the prompt is counted; its fields are those of a response."""
 
-    input: InputIn | None = Field(default=None, description="The user's text, or items.")  # type: ignore[assignment]
-    personality: str | None = Field(default=None, description="Without effect.")
+    input: InputIn | None = optional("The user's text, or items.")  # type: ignore[assignment]
+    personality: str | None = optional("Without effect.")
 
 
 class InputTokensOut(Answer):
@@ -197,10 +191,10 @@ class ResponseOut(Open):
 class CompactIn(VendorIn):
     """A conversation to summarize now: a list, the conversation up to a previous response, or both."""
 
-    model: Name | None = Field(default=None, description="An alias of the catalogue; if absent, its default.")
-    input: InputIn | None = Field(default=None, description="As for a response. New items are stored but not answered.")
-    previous_response_id: str | None = Field(default=None, description="The response to continue from.")
-    instructions: str | None = Field(default=None, description="Also used to recognize a resent history.")
+    model: Name | None = optional("An alias of the catalogue; if absent, its default.")
+    input: InputIn | None = optional("As for a response. New items are stored but not answered.")
+    previous_response_id: str | None = optional("The response to continue from.")
+    instructions: str | None = optional("Also used to recognize a resent history.")
     # Accepted without effect.
     image: dict[str, Any] | None = None
     service_tier: Name | None = None

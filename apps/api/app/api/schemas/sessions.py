@@ -11,7 +11,7 @@ import orjson
 from pydantic import Field, StringConstraints, create_model, field_validator
 
 from app.api.schemas.context import RelatedWordOut
-from app.api.schemas.values import Answer, In, NotEmpty, Paged, answer_of
+from app.api.schemas.values import Answer, In, NotEmpty, Paged, answer_of, optional
 from app.domain.figures import PinFigures, SessionFigures, SessionUsage
 from app.domain.limits import LIMITS, LimitUnit
 from app.domain.types import Name, Pin, Session
@@ -30,27 +30,21 @@ _LIMITS: dict[str, Any] = {name: (_OF_UNIT[unit] | None, None) for name, (unit, 
 class LimitsIn(create_model("LimitsIn", __base__=In, **_LIMITS)):
     """Limits per minute, day or month (UTC), or in total since they were set. Absent or null: no limit."""
 
-    tokens_per_minute: _Count | None = Field(default=None, description="Prompt and completion tokens together.")
-    usd_per_day: _Usd | None = Field(
-        default=None, description="At published prices; a model without a price counts as 0."
-    )
+    tokens_per_minute: _Count | None = optional("Prompt and completion tokens together.")
+    usd_per_day: _Usd | None = optional("At published prices; a model without a price counts as 0.")
 
 
 class SessionIn(In):
     """A new session; every field is optional."""
 
-    model_alias: Name | None = Field(default=None, description="An alias of the catalogue; if absent, its default.")
-    mode: Name | None = Field(default=None, description="Selects system layer 2 of the catalogue's instructions.")
-    agent_role: Name | None = Field(default=None, description="Selects system layer 3 of the catalogue's instructions.")
-    room_goal: str | None = Field(default=None, description="What the session is for. Never dropped from a prompt.")
-    instructions: str | None = Field(default=None, description="System layer 4, for this session only.")
-    policy: dict[str, Any] | None = Field(
-        default=None, description='Policy overrides, for example `{"preset": "guarded"}`.'
-    )
-    metadata: dict[str, Any] | None = Field(default=None, description="The client's own data; at most 64 KiB of JSON.")
-    limits: LimitsIn | None = Field(
-        default=None, description="Limits of this session; a turn that exceeds one is a 429 `limit_exceeded`."
-    )
+    model_alias: Name | None = optional("An alias of the catalogue; if absent, its default.")
+    mode: Name | None = optional("Selects system layer 2 of the catalogue's instructions.")
+    agent_role: Name | None = optional("Selects system layer 3 of the catalogue's instructions.")
+    room_goal: str | None = optional("What the session is for. Never dropped from a prompt.")
+    instructions: str | None = optional("System layer 4, for this session only.")
+    policy: dict[str, Any] | None = optional('Policy overrides, for example `{"preset": "guarded"}`.')
+    metadata: dict[str, Any] | None = optional("The client's own data; at most 64 KiB of JSON.")
+    limits: LimitsIn | None = optional("Limits of this session; a turn that exceeds one is a 429 `limit_exceeded`.")
 
     @field_validator("metadata")
     @classmethod
@@ -67,8 +61,8 @@ class SessionPatch(SessionIn):
 class ForkIn(In):
     """Where the history of the fork ends."""
 
-    through_turn_id: Annotated[UUID | None, Field(strict=False)] = Field(
-        default=None, description="Last turn of the fork; defaults to the last one that has ended."
+    through_turn_id: Annotated[UUID | None, Field(strict=False)] = optional(
+        "Last turn of the fork; defaults to the last one that has ended."
     )
 
 

@@ -12,7 +12,7 @@ from app.api.schemas.chat import CallId
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, TextPart, ToolCallIn, ToolChoice, ToolIn
 from app.api.schemas.context import ContextOut, LayoutRow
 from app.api.schemas.sessions import SessionOut
-from app.api.schemas.values import Answer, In, Instant, Open, OutputTokens, Paged, Speaker, answer_of, row_of
+from app.api.schemas.values import Answer, In, Instant, Open, OutputTokens, Paged, Speaker, answer_of, optional, row_of
 from app.domain.audit import Audit
 from app.domain.figures import TurnChange
 from app.domain.types import MessageRecord, Name, TurnRecord
@@ -39,14 +39,12 @@ class _OptionsIn(In):
     tools: list[ToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     max_output_tokens: OutputTokens = None
-    model_alias: Name | None = Field(default=None, description="Alias for this turn only.")
+    model_alias: Name | None = optional("Alias for this turn only.")
     stream: bool = Field(default=False, description="Answer as server-sent events.")
-    policy: dict[str, Any] | None = Field(
-        default=None, description="Overrides of the session's policy for this turn only, including its tool rounds."
+    policy: dict[str, Any] | None = optional(
+        "Overrides of the session's policy for this turn only, including its tool rounds."
     )
-    recorded_reply: RecordedReplyIn | None = Field(
-        default=None, description="Only for models of the provider `offline`."
-    )
+    recorded_reply: RecordedReplyIn | None = optional("Only for models of the provider `offline`.")
 
 
 def _not_blank(value: str | list[Any] | None) -> str | list[Any] | None:
@@ -66,17 +64,17 @@ class TurnIn(_OptionsIn):
     content: Annotated[ContentIn, AfterValidator(_not_blank)] = Field(
         description="Text, or parts in the OpenAI form: `text`, `image_url`, `input_audio`, `file`. Not blank."
     )
-    name: Speaker | None = Field(default=None, description="Speaker, where a session has several people.")
-    said_at: Instant | None = Field(default=None, description="When it was said; defaults to now.")
+    name: Speaker | None = optional("Speaker, where a session has several people.")
+    said_at: Instant | None = optional("When it was said; defaults to now.")
 
 
 class RegenerateIn(_OptionsIn):
     """What changes when the last turn is run again. Absent fields keep the turn's values."""
 
-    content: Annotated[ContentIn | None, AfterValidator(_not_blank)] = Field(
-        default=None, description="Replaces the user's message, whose speaker and time stay; defaults to the same one."
+    content: Annotated[ContentIn | None, AfterValidator(_not_blank)] = optional(
+        "Replaces the user's message, whose speaker and time stay; defaults to the same one."
     )
-    model_alias: Name | None = Field(default=None, description="Replaces the alias; defaults to the turn's.")
+    model_alias: Name | None = optional("Replaces the alias; defaults to the turn's.")
 
 
 class ToolOutputIn(In):
@@ -91,9 +89,7 @@ class ToolOutputsIn(In):
 
     outputs: list[ToolOutputIn] = Field(min_length=1, max_length=256)
     stream: bool = Field(default=False, description="Answer as server-sent events.")
-    recorded_reply: RecordedReplyIn | None = Field(
-        default=None, description="Only for models of the provider `offline`."
-    )
+    recorded_reply: RecordedReplyIn | None = optional("Only for models of the provider `offline`.")
 
 
 class TurnOut(answer_of(TurnRecord)):

@@ -31,6 +31,11 @@ from app.domain.types import LARGEST, SmallSeq
 Item = TypeVar("Item")
 
 
+def optional(description: str, **constraints: Any) -> Any:
+    """A field that may be absent, with what the API's document says of it."""
+    return Field(default=None, description=description, **constraints)
+
+
 class In(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 

@@ -79,10 +79,8 @@ def _gemini_3(_size: Size, _detail: str) -> int:
 _LOW = _Bound(512, 256)
 _BOX = _Bound(2048, 6144)
 _FINE = _Bound(2048, 2500)
+_LARGE = _Bound(6000, 10_000)
 _WHOLE = _Bound(65_535, 30_000)
-_GPT_6 = _patches(32, 1.2, _WHOLE, low=_LOW, high=_Bound(65_535, 2500))
-_GPT_5_5 = _patches(32, 1.2, _Bound(6000, 10_000), low=_LOW, high=_FINE)
-_GPT_5_4 = _patches(32, 1.2, _FINE, low=_BOX, original=_Bound(6000, 10_000))
 _CLAUDE = _patches(28, 1.0, _Bound(1568, 1568))
 _CLAUDE_4_7 = _patches(28, 1.0, _Bound(2576, 4784))
 
@@ -93,9 +91,9 @@ _BY_NAME: tuple[tuple[re.Pattern[str], SizeRule], ...] = tuple(
         ("gpt-4\\.1-mini", _patches(32, 1.62, _BOX)),
         ("gpt-4\\.1-nano", _patches(32, 2.46, _BOX)),
         ("(?:chat)?gpt-4(?:o|\\.1|\\.5|-turbo|-vision)", _tiles(85, 170)),
-        ("gpt-(?:[6-9]|\\d\\d|5\\.(?:[6-9]|\\d\\d))", _GPT_6),
-        ("gpt-5\\.5", _GPT_5_5),
-        ("gpt-5\\.4", _GPT_5_4),
+        ("gpt-(?:[6-9]|\\d\\d|5\\.(?:[6-9]|\\d\\d))", _patches(32, 1.2, _WHOLE, low=_LOW, high=_Bound(65_535, 2500))),
+        ("gpt-5\\.5", _patches(32, 1.2, _LARGE, low=_LOW, high=_FINE)),
+        ("gpt-5\\.4", _patches(32, 1.2, _FINE, low=_BOX, original=_LARGE)),
         ("gpt-5\\.[23]|gpt-5\\.1-codex-mini|gpt-5-codex-mini", _patches(32, 1.2, _BOX)),
         ("gpt-5-mini", _patches(32, 1.2, _BOX)),
         ("gpt-5-nano", _patches(32, 1.5, _BOX)),

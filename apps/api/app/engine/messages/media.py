@@ -63,17 +63,14 @@ _PDF_PAGE: Final = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
 
 
 def flat_image_tokens(_part: ContentPart) -> int:
-    """The tokens of an image if the model family is unknown."""
     return FLAT_IMAGE_TOKENS
 
 
 def is_media(part: ContentPart) -> bool:
-    """Whether the part is anything but text."""
     return part.get("type") != "text"
 
 
 def has_media(content: Content) -> bool:
-    """Whether a message's content has any part that is not text."""
     return content is not None and not isinstance(content, str) and any(is_media(part) for part in content)
 
 
@@ -121,8 +118,7 @@ def pdf_pages(part: ContentPart) -> int | None:
 
 
 def file_text(part: ContentPart) -> str | None:
-    """The text of a file that is plain text in a `data:` URL, which models read as text; None for any other, and for
-    what is not base64."""
+    """The text of a plain text file in a `data:` URL, which models read as text; None for any other."""
     kind, data = _file_data(part)
     text = decoded(data) if kind == "text/plain" else b""
     return None if kind != "text/plain" or (data and not text) else text.decode("utf-8", "replace")

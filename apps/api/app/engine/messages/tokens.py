@@ -21,9 +21,7 @@ class EstimateOfParts(Protocol):
 
     def __call__(self, text: str, /) -> int: ...
 
-    def of_parts(self, parts: Sequence[str]) -> int:
-        """The tokens of the text that the parts make when they are joined."""
-        ...
+    def of_parts(self, parts: Sequence[str]) -> int: ...
 
 
 MESSAGE_FRAMING_TOKENS = 4

@@ -72,12 +72,10 @@ def sendable_units(turn: Turn) -> tuple[Unit, ...]:
 
 
 def sendable_messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
-    """The messages of those units, in time order."""
     return tuple(message for turn in turns for unit in sendable_units(turn) for message in unit.messages)
 
 
 def wire_tokens_of(turns: Sequence[Turn]) -> int:
-    """The wire tokens of the sendable messages of the turns."""
     return framed_tokens(sendable_messages(turns))
 
 

@@ -12,7 +12,7 @@ from app.domain.frozen import frozen
 from app.domain.recalled import related_word, similar_mark
 from app.engine.recall.dates import date_keys
 from app.engine.recall.index import Floats, Index, Ints
-from app.engine.recall.related import LookedFor, Related, one_of_a_word, places_of, related_terms, weigh_related
+from app.engine.recall.related import Related, one_of_a_word, places_of, related_terms, weigh_related
 from app.engine.recall.requests import request_of
 from app.engine.recall.terms import query_terms, query_words, term_hash
 from app.engine.recall.vectors import Meaning, with_similar
@@ -56,15 +56,15 @@ def posting_scores(index: Index, positions: Ints, counts: Ints, rare: Floats) ->
 @frozen
 class Hits:
     """Matching messages among the first `messages`: `positions`, best first, and `scores`. `similar` has the cosines of
-    those that are near in meaning, by position. `words` were looked for: the related ones first, the least related at
-    the beginning. `postings` are, word after word, the `seen_in` positions of the messages that have it or were sent on
-    the days that it names."""
+    those that are near in meaning, by position. `words` were looked for, each with the text's word that it is the same
+    as or related to: the related ones first, the least related at the beginning. `postings` are, word after word, the
+    `seen_in` positions of the messages that have it or were sent on the days that it names."""
 
     messages: int
     positions: Ints
     scores: Floats
     similar: Mapping[int, float]
-    words: tuple[LookedFor, ...]
+    words: tuple[tuple[str, str], ...]
     seen_in: Ints
     postings: Ints
 
@@ -76,9 +76,9 @@ class Hits:
         is_wanted[list(found)] = True
         (theirs,) = is_wanted[self.postings].nonzero()
         of_word = self.seen_in.cumsum().searchsorted(theirs, "right")
-        for at, word in zip(self.postings[theirs].tolist(), of_word.tolist(), strict=True):
-            looked_for = self.words[int(word)]
-            found[at][looked_for.of] = related_word(looked_for.word, looked_for.of)
+        for at, place in zip(self.postings[theirs].tolist(), of_word.tolist(), strict=True):
+            word, of = self.words[int(place)]
+            found[at][of] = related_word(word, of)
         for at in found.keys() & self.similar.keys():
             mark = similar_mark(self.similar[at])
             found[at][mark] = mark
@@ -138,7 +138,7 @@ def search(index: Index, query: Query, *, most_hits: int = MOST_HITS, most_seen_
         positions=found[:most_hits],
         scores=scores[:most_hits],
         similar=similar,
-        words=(*terms.words, *(LookedFor(date.words, date.words) for date in dates)),
+        words=(*terms.words, *[(date.words, date.words) for date in dates]),
         seen_in=seen_in,
         postings=positions,
     )
@@ -148,7 +148,8 @@ def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Float
     """The positions of the messages that match best, best first, and their scores, weighted by coverage of the text."""
     (found,) = (scores != 0).nonzero()  # on booleans it takes a fifth of the time
     if len(found) > most_hits:  # sorting all matches would be the slowest part of a search
-        found = found[scores[found] >= np.partition(scores[found], -most_hits)[-most_hits]]
+        of_found = scores[found]
+        found = found[of_found >= np.partition(of_found, -most_hits)[-most_hits]]
     if len(found) > most_hits:  # of equals the newest
         found = np.sort(found[scores[found].argsort(kind="stable")[-most_hits:]])
     scores = scores[found] * (coverage[found] / coverage[found].max(initial=0.0)) ** _COVERAGE_POWER
@@ -163,7 +164,7 @@ class _Terms(NamedTuple):
     wanted: tuple[int, ...]
     related: tuple[Related, ...]
     places: Ints
-    words: tuple[LookedFor, ...]
+    words: tuple[tuple[str, str], ...]
 
 
 @lru_cache(maxsize=16)  # one message is searched for several times in a turn
@@ -177,5 +178,5 @@ def _terms_of(text: str) -> _Terms:
         (*[other.term for other in related], *own),
         related,
         places_of(related, own),
-        (*[other.looked_for for other in related], *map(LookedFor, own.values(), own.values())),
+        (*[(other.word, other.of) for other in related], *zip(own.values(), own.values(), strict=True)),
     )

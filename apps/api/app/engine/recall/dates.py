@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from calendar import isleap, monthrange
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from itertools import groupby
@@ -20,6 +21,7 @@ from typing import Final, NamedTuple
 from app.domain.types import Message
 
 _EPOCH: Final = date(1970, 1, 1).toordinal()
+_FIRST_INSTANT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_CHARS: Final = 8_000
 _MOST_DATES: Final = 8
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -72,7 +74,7 @@ _BEGINNINGS: Final = (
     "a_ abr afg ago alt an_ ann ano ant aou aoû apr aug auj ava avr aye año by_ cou dec dep des dez déc dic dur ear "
     "eer eig ele em_ en_ ene feb fev fév fiv fou gen ges gis giu heu hoj hoy ier im_ in_ jan jui jul jun las lat let "
     "lug maa mag mai mar may mär mei mes mês mid moi nel nin nov oct of_ ogg okt on_ one ont ott out pas pre sei sem "
-    "sep set sev sin six ten the_d thi thr tod twe two unt van ver vor yes"
+    "sep set sev sin six ten the_d the_m the_w the_y thi thr tod twe two unt van ver vor yes"
 )
 """The beginnings of all dates, with `_` for a blank: most words have none of them, and every alternative takes time."""
 _BEGINS: Final = "|".join(
@@ -82,7 +84,7 @@ _BEGINS: Final = "|".join(
 _DATE: Final = re.compile(
     rf"""\b(?=[0-9]|{_BEGINS})(?:
     (?P<iso>(?:19|20)[0-9]{{2}}-[01][0-9]-[0-3][0-9])(?:t[0-9]{{2}})?
-    | (?P<numbers>[0-3]?[0-9]\.[01]?[0-9]\.{_YEAR})
+    | (?P<numbers>[0-3]?[0-9](?P<mark>[./])[0-3]?[0-9](?P=mark){_YEAR})
     | (?P<day>{_DAY})\.?\ (?:(?:of|de)\ )?(?P<day_month>{_MONTH})(?:,?\ (?:del?\ )?(?P<day_year>{_YEAR}))?
     | (?P<month_first>{_MONTH})\ (?:the\ )?(?P<month_day>{_DAY})(?![0-9:])(?:,?\ (?P<month_year>{_YEAR}))?
     | (?P<month>{_MONTH}),?\ (?:(?:of|del?)\ )?(?P<year_of_month>{_YEAR})
@@ -92,6 +94,7 @@ _DATE: Final = re.compile(
     | (?:in|during|of|since|im\ jahre?|seit|en|depuis|desde|nel|em)\ (?:the\ year\ )?(?P<year>{_YEAR})(?!-[0-9])
     | (?P<count>{_COUNT})\ (?P<unit>day|week|month|year)s?\ ago
     | (?P<which>last|past|previous|this)\ (?P<period>week|weekend|month|year)
+    | the\ (?P<before_last>week|weekend|month|year)\ before\ last
     | (?:on|last|this\ past)\ (?P<weekday>{"|".join(_WEEKDAYS)})
     | (?P<last_week>{_LAST["week"]}) | (?P<last_month>{_LAST["month"]}) | (?P<last_year>{_LAST["year"]})
     | (?P<near>{"|".join(re.escape(name) for name in NEAR_DAYS)})
@@ -110,7 +113,7 @@ class DateKey(NamedTuple):
 
 
 def day_of(instant: datetime) -> int:
-    return instant.astimezone(UTC).toordinal() - _EPOCH
+    return (instant - _FIRST_INSTANT).days
 
 
 def day_said(message: Message) -> int | None:
@@ -153,8 +156,8 @@ def _ranges(match: re.Match[str], words: str, now: date) -> Iterator[tuple[str, 
         if "iso" in named:
             yield from _of_day(named["iso"], date.fromisoformat(named["iso"]))
         elif "numbers" in named:
-            number, month, year = map(int, named["numbers"].split("."))
-            yield from _of_day(words, date(year, month, number))
+            for day in _numbered(*map(int, named["numbers"].split(named["mark"])), day_first=named["mark"] == "."):
+                yield from _of_day(words, day)
         elif day := named.get("day") or named.get("month_day"):
             month = _month_of(named.get("day_month") or named["month_first"])
             given = named.get("day_year") or named.get("month_year")
@@ -173,6 +176,13 @@ def _ranges(match: re.Match[str], words: str, now: date) -> Iterator[tuple[str, 
             yield words, *_relative(named, now)
     except (ValueError, OverflowError):
         return
+
+
+def _numbered(first: int, second: int, year: int, *, day_first: bool) -> Iterator[date]:
+    """The day that three numbers name; without `day_first` the months may be the first or the second numbers."""
+    for month, day in ((second, first),) if day_first else ((first, second), (second, first)):
+        with suppress(ValueError):
+            yield date(year, month, day)
 
 
 def _latest_year(month: int, number: int, now: date) -> int:
@@ -195,6 +205,8 @@ def _relative(named: dict[str, str], now: date) -> tuple[date, date]:
     if "weekday" in named:
         back = (now.weekday() - _WEEKDAYS.index(named["weekday"])) % 7 or 7
         return now - timedelta(days=back), now - timedelta(days=back)
+    if "before_last" in named:
+        return _back(named["before_last"], 2, now)
     if "unit" in named:
         count = int(named["count"]) if named["count"].isdigit() else _NUMBERS[named["count"]]
         return _back(named["unit"], count, now)

@@ -177,7 +177,7 @@ def _groups(
 
 def seqs_of(found: Sequence[Candidate]) -> list[int]:
     """The messages of the candidates by `seq`, in time order."""
-    return sorted(seq for candidate in found for seq in candidate.seqs)
+    return sorted([seq for candidate in found for seq in candidate.seqs])
 
 
 def evicted_among(

@@ -36,20 +36,13 @@ first; how near each is, in parts of `LARGEST_WEIGHT`, 0 for an unused entry; an
 
 
 @frozen
-class LookedFor:
-    """A word to look for, and the question's word `of` that it is the same as or related to."""
-
-    word: str
-    of: str
-
-
-@frozen
 class Related:
-    """A term to look for besides the question's own: its hash, its most frequent word with the question's word that it
+    """A term to look for besides the question's own: its hash, its most frequent word, the question's word `of` that it
     is related to, and how near it is to that word, 0 to 1."""
 
     term: int
-    looked_for: LookedFor
+    word: str
+    of: str
     weight: float
 
 
@@ -78,15 +71,13 @@ def _related_to(term: int, of: str) -> tuple[Related, ...]:
     row = table[at]
     others = table[row["related"]]
     named = zip(others["term"].tolist(), others["word"].tolist(), row["weight"].tolist(), strict=True)
-    return tuple(
-        [Related(t, LookedFor(word.decode(), of), weight / LARGEST_WEIGHT) for t, word, weight in named if weight]
-    )
+    return tuple([Related(t, word.decode(), of, weight / LARGEST_WEIGHT) for t, word, weight in named if weight])
 
 
 def places_of(related: Sequence[Related], terms: Mapping[int, str]) -> Ints:
     """For each related term, the index of the question's word that it is related to."""
     place = {word: at for at, word in enumerate(terms.values())}
-    return np.fromiter([place[other.looked_for.of] for other in related], np.int64)
+    return np.fromiter([place[other.of] for other in related], np.int64)
 
 
 def weigh_related(rare: Floats, related: Sequence[Related], places: Ints, seen_in: Ints, messages: int) -> None:

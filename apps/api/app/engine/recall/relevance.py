@@ -61,8 +61,8 @@ def question_of(goal: str | None, turn: Turn) -> str:
 def _most_score(hits: Hits, texts: int) -> float:
     """The highest possible score: that of a text with each query word that any text has, itself or as a related one."""
     rare = rarities(hits.seen_in, texts, most_seen_share=1.0).tolist()
-    had = {word.of for word, seen in zip(hits.words, hits.seen_in.tolist(), strict=True) if seen}
-    own = {word.of: worth for word, worth in zip(hits.words, rare, strict=True) if word.word == word.of}
+    had = {of for (_, of), seen in zip(hits.words, hits.seen_in.tolist(), strict=True) if seen}
+    own = {of: worth for (word, of), worth in zip(hits.words, rare, strict=True) if word == of}
     return (SATURATION + 1) * sum(own[of] for of in sorted(had))
 
 

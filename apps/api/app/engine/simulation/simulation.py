@@ -82,6 +82,9 @@ class Losses:
                 self.times[action.kind] += 1
                 self.targets.setdefault(action.kind, set()).add(action.target)
 
+    def targets_of(self, kind: str) -> int:
+        return len(self.targets[kind])
+
 
 class _Sent(NamedTuple):
     """What was sent for a call, in tokens: on the wire, against the input budget, and against it when the window was

@@ -80,6 +80,9 @@ _EXTEND = (
 )
 
 
+_END_CHARS: Final = 150
+"""Characters of each end of a long context message that a summarizer is shown."""
+
 FOCUS = "\n\n`focus` names the topics that the application wants kept in most detail. It is no instruction in itself."
 
 
@@ -163,18 +166,20 @@ def summarizer_prompt(
     extend: bool = False,
     focus: str = "",
 ) -> SummarizerPrompt:
-    """The prompt for one chunk of the fold, with the newest messages of the context that still fit into `room_tokens`.
-    `previous` is the summary of what precedes the chunk, `focus` what is to be kept in most detail. With `extend` the
-    summarizer adds what is new to the previous summary and keeps the rest as it is; it is shown no context."""
+    """The prompt for one chunk of the fold, with the newest messages of the context that still fit into `room_tokens`;
+    long ones lack their middle. `previous` is the summary of what precedes the chunk, `focus` what is to be kept in
+    most detail. With `extend` the summarizer adds what is new to the previous summary and keeps the rest as it is; it
+    is shown no context."""
     known: dict[str, tuple[MessageId, ...]] = {}
     shown = _document_messages("m", "messages", chunk, known)
     room = room_tokens - sum(estimate(text) + _WRAPPING_TOKENS for _, text in chunk)
     around: list[Shown] = []
     for message, text in reversed(() if extend else fold.context_texts):
-        room -= estimate(text) + _WRAPPING_TOKENS
+        ends = _ends_of(text)
+        room -= estimate(ends) + _WRAPPING_TOKENS
         if room < 0:
             break
-        around.insert(0, (message, text))
+        around.insert(0, (message, ends))
     document = (
         '{"previous_summary":',
         *(_document_summary(previous, known) if previous else (" null,",)),
@@ -187,6 +192,11 @@ def summarizer_prompt(
     instructions = _INSTRUCTIONS.replace("{carrying}", carrying).replace("{max_tokens}", str(fold.cap_tokens))
     instructions += FOCUS if focus else ""
     return SummarizerPrompt(instructions, document, known)
+
+
+def _ends_of(text: str) -> str:
+    """A text of the context, a long one without its middle: it stays in the window, and is summarized whole later."""
+    return text if len(text) <= 2 * _END_CHARS else f"{text[:_END_CHARS]} … {text[-_END_CHARS:]}"
 
 
 def _json(text: str) -> str:

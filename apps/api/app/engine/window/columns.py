@@ -11,8 +11,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate, pairwise, repeat
-from typing import Final
+from itertools import accumulate, chain, pairwise, repeat
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
@@ -39,9 +39,6 @@ _NO_TIME: Final = -(2**63)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ID_BYTES: Final = 16
-_EMPTY_BYTES, _TURN_BYTES, _MESSAGE_BYTES, _OTHER_BYTES, _PIECE_BYTES, _STRETCH_BYTES = 48, 49, 57, 8, 33, 16
-"""Bytes of columns without an entry, and in all columns those of a turn, of a message besides its JSON, of one that is
-not a user's, of a piece and of a stretch."""
 _MOST_KEPT_BYTES: Final = 65_536
 """Longest prefix before a run, in bytes, whose hash state is cached. A longer one is hashed each time (a few ms)."""
 
@@ -102,9 +99,8 @@ class Columns:
     @property
     def size_bytes(self) -> int:
         """Bytes of all columns, without the capacity that Python reserves for growth."""
-        messages = _MESSAGE_BYTES * len(self._seqs) + _OTHER_BYTES * len(self.other_seqs) + len(self._wire)
-        pieces = _PIECE_BYTES * len(self._traits) + _STRETCH_BYTES * len(self._stretch_ends)
-        return _EMPTY_BYTES + _TURN_BYTES * len(self.turn_seqs) + messages + pieces
+        columns: list[Any] = [column for column in vars(self).values() if isinstance(column, (array, bytearray))]
+        return sum([len(column) * getattr(column, "itemsize", 1) for column in columns])
 
     def copy(self) -> Columns:
         """A copy that can be appended to independently."""
@@ -329,8 +325,7 @@ class Columns:
 
     def text_keys_of_run(self, first: int, end: int) -> Iterator[int]:
         """The `text_key` of each message of these pieces."""
-        for part in self._stretches(first, end):
-            yield from self._text_keys[part.start : part.stop]
+        return chain.from_iterable([self._text_keys[part.start : part.stop] for part in self._stretches(first, end)])
 
     def _stretches(self, first: int, end: int) -> Iterator[range]:
         """The same as positions of messages."""

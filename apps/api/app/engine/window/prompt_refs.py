@@ -93,7 +93,7 @@ def refs_of(prompt: Prompt, recalled: Sequence[Recalled], others_between: Callab
                 runs.end()
                 items.append(_ref_of(part))
     regions = [
-        [region, sum(part.messages for part in run)] for region, run in groupby(prompt.parts, attrgetter("region"))
+        [region, sum([part.messages for part in run])] for region, run in groupby(prompt.parts, attrgetter("region"))
     ]
     return {"items": items, "tools": prompt.tools_block.sha256 if prompt.tools_block else None, "regions": regions}
 

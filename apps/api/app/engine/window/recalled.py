@@ -9,7 +9,7 @@ lines of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Final
 
 from app.domain.content import content_text
@@ -19,7 +19,7 @@ from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import Unit
 from app.engine.recall.dates import day_said, day_text
 from app.engine.recall.look_back_pages import shows_whole
-from app.engine.recall.ranking import Candidate, choose, most_recalled_tokens, nobodys_day, text_key
+from app.engine.recall.ranking import Candidate, Evicted, choose, most_recalled_tokens, nobodys_day, text_key
 from app.engine.window.past import parts_of
 from app.engine.window.prompt import PromptItem, Run, block_item
 from app.engine.window.window import Window
@@ -78,13 +78,13 @@ def bring_back(window: Window) -> Window:
         items += [line] if (line := lines.pop(day(unit.messages[0]), None)) else []
         matched = dict(zip(found.seqs, found.matched, strict=True))
         for message in unit.messages:
-            items.append(PromptItem("recall", message.tokens, message=message))
+            items.append(PromptItem("recall", message.tokens, None, message))
             tokens = message.tokens + MESSAGE_FRAMING_TOKENS
             words = matched.get(message.seq, ())
             rows.append(
                 Recalled(message.seq, message.id, message.reasoning_sent, round(100 * found.score), tokens, words)
             )
-    return window.with_added([*days, *((end, item) for item in items), *today], tuple(rows))
+    return window.with_added([*days, *[(end, item) for item in items], *today], tuple(rows))
 
 
 def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, PromptItem]:
@@ -117,22 +117,22 @@ def _chosen(
 
     if not has_room(1, 1, ()):
         return ()
-    return choose(evicted, sent=set(_sent_texts(window)), fits=has_room, day=day)
+    return choose(evicted, sent=_sent_texts(window, evicted), fits=has_room, day=day)
 
 
-def _sent_texts(window: Window) -> Iterator[int]:
+def _sent_texts(window: Window, evicted: Evicted) -> set[int]:
     """The keys of the texts of the messages, and of the messages on pages of look-backs."""
+    keys = set[int]()
     for part in (*parts_of(window.past), *parts_of(window.current)):
         if isinstance(part, Run):
-            yield from part.past.text_keys_of_run(part.first, part.end)
+            keys.update(part.past.text_keys_of_run(part.first, part.end))
         elif part.message:
-            yield text_key(part.message)
+            keys.add(text_key(part.message))
     read = [item for piece in window.current if piece.kind == "look_back" for item in piece.items]
-    pages = [content_text(item.as_sent()["content"]) for item in read]
-    evicted = window.snapshot.evicted.turns if window.snapshot.evicted and pages else ()
-    for message in (message for turn in evicted for message in turn.messages):
-        if any(shows_whole(page, message) for page in pages):
-            yield text_key(message)
+    for page in [content_text(item.as_sent()["content"]) for item in read]:
+        shown = [each for turn in evicted.turns for each in turn.messages if shows_whole(page, each)]
+        keys.update(map(text_key, shown))
+    return keys
 
 
 def looked_back_tokens(window: Window) -> int:

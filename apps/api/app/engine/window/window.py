@@ -102,12 +102,12 @@ class Window(Cost):
     @property
     def beside(self) -> tuple[PromptItem, ...]:
         """Day lines and recalled messages. They are added last, if they fit, so no decision on removals counts them."""
-        return tuple(item for _, item in self.added)
+        return tuple([item for _, item in self.added])
 
     @property
     def recalled(self) -> tuple[PromptItem, ...]:
         """The recalled messages, with the lines among them."""
-        return tuple(item for item in self.beside if item.region == "recall")
+        return tuple([item for item in self.beside if item.region == "recall"])
 
     @property
     def pieces(self) -> tuple[Piece, ...]:

@@ -250,9 +250,8 @@ class ImportJob:
         self._parts: Iterator[NewHistory | NewRows | Counters] = iter(())
 
     def read(self, read: BodyReader, raw: bytes) -> tuple[JsonObject, bool]:
-        """Checks the whole body; returns the session's fields, to whose instructions the system and developer messages
-        of a conversation are appended, and whether it is an export. Raises `InvalidRequest` with the places of
-        errors."""
+        """Checks the whole body; returns the session's fields, with a conversation's system and developer messages in
+        their instructions, and whether it is an export. Raises `InvalidRequest` with the places of errors."""
         source = read(raw)
         if not isinstance(source, ImportedMessages):
             check_document(source, SentHashes)

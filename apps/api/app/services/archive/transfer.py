@@ -16,15 +16,7 @@ from app.db.messages import messages_of_turn
 from app.db.sessions import CHANGEABLE, get_session, set_lifetime
 from app.db.statistics import analyze_for
 from app.db.turns import append_history, get_turn
-from app.domain.errors import (
-    ImportRefused,
-    InvalidRequest,
-    NotFound,
-    PlimsollError,
-    TurnInProgress,
-    TurnNotLast,
-    existing,
-)
+from app.domain.errors import ImportRefused, InvalidRequest, PlimsollError, TurnInProgress, TurnNotLast, existing
 from app.domain.incoming import IncomingMessage
 from app.domain.responses import Lifetime
 from app.domain.stored import Counters, NewHistory, NewRows
@@ -92,7 +84,7 @@ async def analyze_large(rt: Runtime, session_id: SessionId) -> None:
 async def _store(tx: Transaction, session: SessionRef, part: NewHistory | NewRows | Counters) -> None:
     match part:
         case NewHistory():
-            await add_history(tx, session, (part,))
+            await append_history(tx, session, (part,))
         case NewRows():
             await store.insert_rows(tx, session.id, part)
         case Counters():
@@ -111,13 +103,6 @@ async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingT
     encoding = rt.catalogue.model(model_alias).encoding
     tools = Tools(rt.tokenizers, rt.new_id)
     return await rt.tokenizers.off_loop(lambda: tuple(drafted(tools, encoding, model_alias, turns)))
-
-
-async def add_history(tx: Transaction, session: SessionRef, history: Sequence[NewHistory]) -> None:
-    """Stores drafted turns at the end of a session. Raises `NotFound`, and `UniqueViolated` for a second open turn."""
-    for part in history:
-        if not await append_history(tx, session, part):
-            raise NotFound("session")
 
 
 async def fork_session(
@@ -145,7 +130,7 @@ async def fork_within(rt: Runtime, session: SessionRef, turn_id: TurnId, reply_s
     history = await draft_history(rt, turn.model_alias, cut_turns(incoming))  # none if all of them were withdrawn
     async with _of_source(rt, session) as tx:
         forked = await _fork(tx, rt, session, turn.seq - 1, lifetime)
-        await add_history(tx, SessionRef(session.tenant_id, forked.id), history)
+        await append_history(tx, SessionRef(session.tenant_id, forked.id), history)
     return forked
 
 

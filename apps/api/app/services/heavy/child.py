@@ -37,7 +37,6 @@ class Tools:
 Step: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...] | None]
 """A method of the job and its arguments; with None, what makes a new job from `Tools` in place of the one before."""
 StepResult: TypeAlias = tuple[Any, Exception | None]
-"""What a step returned, or raised."""
 
 
 class JobFailed(Exception):
@@ -59,7 +58,6 @@ def send(stream: BufferedRWPair, message: Step | StepResult) -> None:
 
 
 def receive(stream: BufferedRWPair) -> Any:
-    """The next message."""
     return pickle.load(stream)  # noqa: S301 - from the other end, which is this program
 
 

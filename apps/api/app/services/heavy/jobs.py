@@ -36,9 +36,8 @@ class Job(Generic[T]):
         self._run = run
 
     async def do(self, method: Callable[[T, *Given], R], *given: *Given) -> R:
-        """The method's result. Arguments and result must be picklable, as the object may be in another process. There,
-        `ProcessBusy` is raised if the process has ended, and the job with it, and `JobFailed` for an error of the
-        method that is no `PlimsollError`."""
+        """The method's result; it and the arguments must be picklable. In another process, `ProcessBusy` is raised if
+        that has ended, and the job with it, and `JobFailed` for an error that is no `PlimsollError`."""
         return await self._run(method, given)
 
 
@@ -190,7 +189,6 @@ class _Child:
         return True
 
     def kill(self) -> None:
-        """Kills the process; nothing in it has to be kept."""
         self._socket.close()
         self._process.kill()
         threading.Thread(target=self._process.wait, daemon=True).start()

@@ -289,8 +289,7 @@ async def _answer_again(
     rt: Runtime, session: SessionRef, newest: Newest, request: ChatRequest, listen: Listener | None
 ) -> TurnOutcome | None:
     """The newest turn as the answer: run again if it failed, was cancelled or has no answer (the outputs of its tools
-    came with a user message that did not become a turn), else as it is stored. None if it would have to run again, but
-    has no message left."""
+    came with a user message that did not become a turn), else as it is stored. None if it has no message left."""
     turn_id = newest.turn_id
     assert turn_id is not None
     async with rt.database.autocommit() as tx:

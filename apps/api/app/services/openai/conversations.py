@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from app.db import turns as store
+from app.db.database import PageBounds
 from app.db.messages import (
     messages_in_runs,
     messages_of_turn,
@@ -21,7 +22,7 @@ from app.domain.types import JsonObject, Message, Session, SessionRef, TenantId,
 from app.openai.items import joined_directions, message_items, read_items, references_of
 from app.openai.new_messages import past_step
 from app.services import sessions
-from app.services.archive.transfer import add_history, draft_history
+from app.services.archive.transfer import draft_history
 from app.services.openai.chat import ChatRequest, store_list
 from app.services.paging import PageRequest
 from app.services.runtime import Runtime
@@ -48,7 +49,7 @@ async def create_conversation(
     history = await draft_history(rt, fields["model_alias"], step.past)
     async with rt.database.begin() as tx:
         session = await sessions.insert_checked(rt, tx, tenant_id, fields)
-        await add_history(tx, SessionRef(tenant_id, session.id), history)
+        await store.append_history(tx, SessionRef(tenant_id, session.id), history)
     return session
 
 
@@ -141,9 +142,8 @@ async def page_of_items(
         raise InvalidRequest("This is not an item of this list.", ("query", "after"))
     if at is not None:
         first_seq, last_seq = (first_seq, min(last_seq, at[1])) if newest_first else (max(first_seq, at[1]), last_seq)
-    messages = await rt.database.run(
-        page_of_item_messages, session, first_seq, last_seq, limit + 1, newest_first=newest_first
-    )
+    bounds = PageBounds(first_seq - 1, last_seq + 1, limit + 1, newest_first)
+    messages = await rt.database.run(page_of_item_messages, session, bounds)
     items: list[JsonObject] = []
     for message in messages.rows:
         of_message = message_items(session.id, message)

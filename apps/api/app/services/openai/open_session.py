@@ -8,7 +8,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from app.db import sessions as store
-from app.db.database import Transaction
+from app.db.database import PageBounds, Transaction
 from app.db.turns import newest_of, page_of_turns, turn_by_key, turn_numbers, turns_begun_by
 from app.domain.errors import InvalidRequest, NotFound, RetryLater, existing
 from app.domain.frozen import frozen, replace
@@ -32,9 +32,8 @@ _MOST_BEGUN = 20
 
 @frozen
 class Target:
-    """Where a request is answered, and the request as it is answered there. A session that is made for the request has
-    a `request.keeping`: a new one is stored with the request's turn, a fork before, for the answer only until the turn
-    keeps it."""
+    """Where a request is answered, and the request as it is answered there: with a `keeping` if the session is made for
+    it. A new one is stored with the request's turn; a fork before, for the answer only until the turn keeps it."""
 
     session: SessionRef
     request: ChatRequest
@@ -49,8 +48,7 @@ async def open_session(rt: Runtime, tenant_id: TenantId, named: SessionId | str 
     """Finds or makes the session of a request: the one that it names, by its id or by the client's own name (it is
     created if there is none of that name, and kept until it is deleted); else that of its compaction; else the one
     whose messages it continues; else the one that was created for its key, or for the request of which it is a retry;
-    else a new one of the request's model. Raises `NotFound`, `InvalidRequest` before anything is stored, and as
-    `fork_session`."""
+    else a new one. Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`."""
     check_options(rt, request)
     if isinstance(named, str):
         return Target(SessionRef(tenant_id, await _named(rt, tenant_id, named, request)), request)
@@ -127,7 +125,7 @@ async def _compacted(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> 
     session, seq = SessionRef(tenant_id, compaction.session_id), compaction.turn_seq
     async with rt.database.autocommit() as tx:
         newest = existing(await newest_of(tx, session), "compaction")
-        turns = (await page_of_turns(tx, session.id, seq - 1, seq + 1, 1, newest_first=False)).rows
+        turns = (await page_of_turns(tx, session.id, PageBounds(seq - 1, seq + 1, 1, newest_first=False))).rows
         if not turns:
             raise NotFound("compaction")
         last_seq = (await turn_numbers(tx, session.id, [newest.turn_id])).values() if newest.turn_id else ()
@@ -158,8 +156,7 @@ def in_fork(forked: Session, tenant_id: TenantId, request: ChatRequest, key: str
 
 @retried
 async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatRequest) -> SessionId:
-    """The session with this name of the client's, which is made if there is none. Raises `InvalidRequest` before
-    anything is stored."""
+    """The session with this name, which is made if there is none. Raises `InvalidRequest` before it is stored."""
     found = await rt.database.run(store.named_session, tenant_id, "external_id", name, lock=False)
     check_compaction(request, found)
     if found is not None:

@@ -10,7 +10,7 @@ from app.db import turns
 from app.db.claims import WaitingTurn, reclaim_turn, waiting_turn
 from app.db.database import Transaction
 from app.db.records import Added
-from app.db.turns import Newest
+from app.db.turns import Newest, append_history
 from app.domain.content import bytea_json
 from app.domain.errors import (
     IdempotencyInFlight,
@@ -25,7 +25,6 @@ from app.domain.responses import Lifetime
 from app.domain.stored import NewHistory
 from app.domain.types import Content, JsonObject, SessionRef, TurnId, TurnStatus
 from app.openai.items import joined_directions
-from app.services.archive.transfer import add_history
 from app.services.runtime import Runtime, retried
 from app.services.sessions import insert_checked
 from app.services.turn.planning import count_message, pack_messages
@@ -74,7 +73,7 @@ async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Addi
         ended_turn_id = newest.turn_id
     if ended_turn_id is not None:
         await _end_waiting(rt, tx, session, ended_turn_id, additions.outputs or ())
-    await add_history(tx, session, additions.history)
+    await append_history(tx, session, additions.history)
     before, after = await _direct(tx, session, additions.directions) if additions.directions else (None, None)
     return Added(newest.last_turn_seq, newest.last_message_seq, ended_turn_id, before, after)
 

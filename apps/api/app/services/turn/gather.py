@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from sys import getsizeof
 
@@ -93,10 +93,10 @@ class WindowRows:
     def turn_count(self) -> int:
         return self.kept.turn_count + len(self.turns)
 
-    def read_messages(self) -> Iterator[Message]:
+    def read_messages(self) -> list[Message]:
         """The messages that were read now: those of `turns`, and those before the window that may be recalled."""
-        for turn in (*self.turns, *(self.evicted.turns if self.evicted else ())):
-            yield from turn.messages
+        turns = (*self.turns, *(self.evicted.turns if self.evicted else ()))
+        return [message for turn in turns for message in turn.messages]
 
 
 def encoding_of(model: Model, policy: ContextPolicy) -> str:
@@ -248,7 +248,7 @@ async def with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
     def marked() -> list[Turn]:
         return [with_reasoning(turn, rows.model.reasoning_rule) for turn in settled]
 
-    as_sent = await asyncio.to_thread(marked) if _are_long(settled) else marked()
+    as_sent = await asyncio.to_thread(marked) if _have_many_messages(settled) else marked()
     counting = counting_of(rows.session, rows.model, rows.policy)
     kept = await rt.pasts.keep(rows.session.id, counting, rows.kept, as_sent)
     return replace(rows, kept=kept, turns=rows.turns[len(settled) :])
@@ -322,7 +322,7 @@ async def snapshot_of(
     def past_as_sent() -> Past:
         return rows.kept.extended(with_reasoning(turn, rule) for turn in newest) if newest else rows.kept
 
-    past = await asyncio.to_thread(past_as_sent) if _are_long(newest) else past_as_sent()
+    past = await asyncio.to_thread(past_as_sent) if _have_many_messages(newest) else past_as_sent()
     snapshot = Snapshot(
         policy=rows.policy,
         budget=budget_of(rows.model, rows.policy),
@@ -345,7 +345,7 @@ async def snapshot_of(
     return await planned(with_shared_budget, snapshot, rows.estimate)
 
 
-def _are_long(turns: Sequence[Turn]) -> bool:
+def _have_many_messages(turns: Sequence[Turn]) -> bool:
     return sum([len(turn.messages) for turn in turns]) > INLINE_MESSAGES
 
 

@@ -87,17 +87,17 @@ async def planned(
 ) -> _T:
     """The result of a decision on the snapshot. It runs in a thread if the past is long, because most of it may be
     pruned, or if the prompt is long, because it is hashed."""
-    if snapshot.past.is_long or _is_long(snapshot):
+    if snapshot.past.is_long or _is_large(snapshot):
         return await asyncio.to_thread(decision, snapshot, *args, **kwargs)
     return decision(snapshot, *args, **kwargs)
 
 
 async def assembled(ready: Ready) -> Assembled:
     """The exact prompt of a plan. It is assembled in a thread if it is long."""
-    return await asyncio.to_thread(assemble, ready) if _is_long(ready.window.snapshot) else assemble(ready)
+    return await asyncio.to_thread(assemble, ready) if _is_large(ready.window.snapshot) else assemble(ready)
 
 
-def _is_long(snapshot: Snapshot) -> bool:
+def _is_large(snapshot: Snapshot) -> bool:
     """Whether the prompt is so large that hashing and encoding it would block the event loop noticeably."""
     past = snapshot.past
     if len(snapshot.current.messages) > INLINE_MESSAGES:

@@ -195,7 +195,7 @@ class TurnPlan:
                 estimated_tokens_before=accounts.wire_before,
                 estimated_tokens_after=prompt.wire_tokens,
                 actions=in_ranges(accounts.actions),
-                recalled=tuple(row.public() for row in accounts.recalled),
+                recalled=tuple([row.public() for row in accounts.recalled]),
                 looked_back=prompt.looked_back(),
             ).public(),
             "prompt_sha256": assembled.sha256 if assembled else None,

@@ -10,22 +10,14 @@ from contextlib import suppress
 from typing import Any
 
 from app.db.audits import all_regions
-from app.db.database import first_of, record_of
+from app.db.database import Fetched, record_of
 from app.db.driver import Record
 from app.db.figures import summaries_between, timeline_ranges, timeline_turns
 from app.domain.errors import InvalidRequest
-from app.domain.figures import (
-    CurrentWindow,
-    EventCounts,
-    PinFigures,
-    PointWindow,
-    TimelineEvent,
-    TimelineRange,
-    TurnPoint,
-)
+from app.domain.figures import CurrentWindow, EventCounts, PinFigures, PointWindow, TimelineRange, TurnPoint
 from app.domain.frozen import values_of
 from app.domain.recalled import reasons_of
-from app.domain.types import JsonObject, SessionRef, SummaryId
+from app.domain.types import JsonObject, SessionRef
 from app.engine.messages.turns import no_turn
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import goal_text, pin_text
@@ -91,10 +83,10 @@ async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -
     """The session's turns with their windows. Thresholds follow the session's current policy, overridden by that of the
     turn's own request. Raises `NotFound`, `InvalidRequest`."""
     scope = in_order(f"timeline:{session.id}", wanted, newest_by_default=True)
-    after, before = between_seqs(scope, wanted)
+    bounds = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:
         state = await session_state(tx, session)
-        first, newest = after + 1, min(before - 1, state.last_turn_seq)
+        first, newest = bounds.after + 1, min(bounds.before - 1, state.last_turn_seq)
         if wanted.newest_first:
             first = max(first, newest - wanted.limit)
         else:
@@ -103,7 +95,8 @@ async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -
         made = await summaries_between(tx, session.id, rows[-1]["seq"], newest) if rows else []
     oldest_first = rows[::-1]
     by_turn = _by_turn(oldest_first, made)
-    found = first_of(rows if wanted.newest_first else oldest_first, wanted.limit)
+    listed = rows if wanted.newest_first else oldest_first
+    found = Fetched(listed[: wanted.limit], len(listed) > wanted.limit)
     page = page_of(scope, found, lambda row: row["seq"])
     turns = [_turn(rt, state.policy, row, by_turn.get(row["seq"], ())) for row in page.items]
     return Page(turns, page.next_cursor)
@@ -150,7 +143,7 @@ def _turn(rt: Runtime, policy: JsonObject, row: Record, made: Sequence[Record]) 
         TurnPoint,
         row,
         window=None if row["regions"] is None else _window(rt, policy, row),
-        events=[event.public() for event in _events(row, made)],
+        events=list(_events(row, made)),
     )
 
 
@@ -171,26 +164,28 @@ def _window(rt: Runtime, stored: JsonObject, row: Record) -> PointWindow:
     )
 
 
-def _events(row: Record, made: Sequence[Record]) -> Iterator[TimelineEvent]:
+def _events(row: Record, made: Sequence[Record]) -> Iterator[JsonObject]:
+    """The `TimelineEvent`s of a turn, each with the members that it has."""
     if row["summary"]:
         own = next((summary for summary in made if summary["created_by_turn_id"] == row["turn_id"]), None)
-        details = _details(own) if own else (None, None, None)
-        yield TimelineEvent("summary", _int(row["folded_tokens"]), _int(row["folded"]), *details)
-    for summary in made:
-        if summary["created_by_turn_id"] is None:
-            yield TimelineEvent("later_summary", None, None, *_details(summary))
+        yield _counted("summary", row, "folded") | (_made(own) if own else {})
+    yield from ({"kind": "later_summary", **_made(each)} for each in made if each["created_by_turn_id"] is None)
     if row["prune"] and row["pruned"]:  # an emergency sets `prune` too, but drops whole turns
-        yield TimelineEvent("prune", _int(row["pruned_tokens"]), _int(row["pruned"]))
+        yield _counted("prune", row, "pruned")
     if row["recalled"]:
-        yield TimelineEvent("recall", _int(row["recalled_tokens"]), _int(row["recalled"]))
+        yield _counted("recall", row, "recalled")
     if row["dropped"]:
-        yield TimelineEvent("emergency", _int(row["dropped_tokens"]), _int(row["dropped"]))
+        yield _counted("emergency", row, "dropped")
     if row["overflow"]:
-        yield TimelineEvent("overflow")
+        yield {"kind": "overflow"}
 
 
-def _details(summary: Record) -> tuple[SummaryId, str, str]:
-    return summary["id"], summary["origin"], summary["status"]
+def _counted(kind: str, row: Record, name: str) -> JsonObject:
+    return {"kind": kind, "count": _int(row[name]), "tokens": _int(row[f"{name}_tokens"])}
+
+
+def _made(summary: Record) -> JsonObject:
+    return {"summary_id": summary["id"], "origin": summary["origin"], "status": summary["status"]}
 
 
 def _int(value: Any) -> int | None:

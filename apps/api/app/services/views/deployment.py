@@ -60,8 +60,7 @@ class ListedAlias:
 
 
 def list_models(rt: Runtime, tenant_id: TenantId) -> JsonObject:
-    """Every alias with its window, its prices if known, and the tenant's calibration; in our own form (`items`) and as
-    OpenAI and Anthropic list models (`data`)."""
+    """Every alias with window, prices and the tenant's calibration (`items`), and as vendors list models (`data`)."""
     models = [rt.catalogue.model(alias, tenant_id) for alias in rt.catalogue.aliases]
     items = [
         record_of(

@@ -109,7 +109,7 @@ def _best(index: Index, query: Query, limit: int) -> tuple[dict[int, tuple[float
     matched = hits.matched(hits.positions.tolist())
     best = zip(hits.positions.tolist(), index.seqs[hits.positions].tolist(), hits.scores.tolist(), strict=True)
     scores = {seq: (score, matched[at]) for at, seq, score in best if matched[at]}
-    return scores, tuple(looked_for.word for looked_for in hits.words)
+    return scores, tuple(word for word, _ in hits.words)
 
 
 async def search_messages(

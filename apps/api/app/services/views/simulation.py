@@ -31,7 +31,6 @@ read while this one is computed."""
 SMALL_TURNS_DECIDED = 24
 """Turns times policies times models up to which a simulation runs in a thread (a tenth of a second)."""
 MOST_TURNS_DECIDED = 15_000
-"""Most turns times policies times models of one request."""
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called after each batch with the turns done and the turns in all."""

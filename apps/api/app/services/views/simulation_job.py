@@ -17,7 +17,7 @@ from app.engine.messages.image_rules import image_rule_for
 from app.engine.messages.tokens import Estimate, counted, with_images_by_rule
 from app.engine.policy.fields import policy_values
 from app.engine.simulation.inputs import CountKey, PastTurn, Setting, TurnCounter
-from app.engine.simulation.simulation import FullHistory, Simulation, TurnFigures
+from app.engine.simulation.simulation import FullHistory, Losses, Simulation, TurnFigures
 from app.engine.simulation.stored_losses import StoredLosses
 from app.services.heavy.child import Tools
 from app.tokenizers.counters import ByWords
@@ -233,13 +233,14 @@ def _happened(happened: Happened, totals: JsonObject, *, all_turns: bool) -> Jso
         "lost": {
             "turns_folded": totals["folded_turns"] if all_turns else None,
             "messages_folded": totals["folded_messages"] if all_turns else None,
-            "actions": {
-                kind: {"times": times, "targets": happened.losses.targets_of(kind)}
-                for kind, times in sorted(happened.losses.times.items())
-            },
+            "actions": _actions(happened.losses),
         },
         "per_turn": _per_turn(happened.turns),
     }
+
+
+def _actions(losses: Losses | StoredLosses) -> JsonObject:
+    return {kind: {"times": times, "targets": losses.targets_of(kind)} for kind, times in sorted(losses.times.items())}
 
 
 def _full_history(alias: str | None, history: FullHistory) -> JsonObject:
@@ -268,10 +269,7 @@ def _lane(planned: PlannedLane, simulation: Simulation) -> JsonObject:
         "lost": {
             "turns_folded": losses.turns_folded,
             "messages_folded": losses.messages_folded,
-            "actions": {
-                kind: {"times": times, "targets": len(losses.targets[kind])}
-                for kind, times in sorted(losses.times.items())
-            },
+            "actions": _actions(losses),
             "users_words_verbatim_mean": round(sum(shares) / len(shares), 4) if shares else 1.0,
             "users_words_verbatim_at_end": round(shares[-1], 4) if shares else 1.0,
         },

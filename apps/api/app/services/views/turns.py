@@ -55,10 +55,10 @@ class SentPrompt:
 async def list_turns(rt: Runtime, session: SessionRef, wanted: PageRequest, first_seq: int = 1) -> Page[ListedTurn]:
     """The session's turns from `first_seq` on. Raises `NotFound`, and `InvalidRequest` for a cursor of another list."""
     scope = in_order(f"turns:{session.id}", wanted, newest_by_default=False)
-    after, before = between_seqs(scope, wanted, first_seq)
+    bounds = between_seqs(scope, wanted, first_seq)
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
-        found = await store.page_of_turns(tx, session.id, after, before, wanted.limit, newest_first=wanted.newest_first)
+        found = await store.page_of_turns(tx, session.id, bounds)
     return page_of(scope, found, lambda turn: turn.seq)
 
 
@@ -111,8 +111,7 @@ async def get_expanded_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, 
 
 async def get_prompt(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> SentPrompt:
     """The prompt that was sent, with each message's region and tokens (`layout`). Raises `NotFound` when nothing was
-    sent, `PromptTooLarge` before any part of a too large prompt is built, and `RuntimeError` when the rebuilt prompt is
-    another one."""
+    sent, `PromptTooLarge` before a part of it is built, and `RuntimeError` when the rebuilt prompt is another one."""
     async with rt.database.read_only() as tx:
         audit = await _audit(tx, session, turn_id, round_number, "prompt")
         refs = existing(audit.prompt_refs, "prompt")
@@ -168,10 +167,10 @@ async def _counting(
 async def list_messages(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[MessageRecord]:
     """The session's messages. Raises `NotFound`, and `InvalidRequest` for an invalid cursor."""
     scope = in_order(f"messages:{session.id}", wanted, newest_by_default=False)
-    after, before = between_seqs(scope, wanted)
+    bounds = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
-        found = await page_of_messages(tx, session.id, after, before, wanted.limit, newest_first=wanted.newest_first)
+        found = await page_of_messages(tx, session.id, bounds)
     return page_of(scope, found, lambda message: message.seq)
 
 

@@ -1,0 +1,102 @@
+"""The English words and phrases by which a sentence shows what kind of statement it is.
+
+A cue is a bit, a regular expression, and its `PARTS`: every ASCII text that the expression matches contains one of
+these in lower case. Looking for them is much faster than the expression, and a cached lookup by word is faster still.
+Expressions are for lower-case text, unless they say otherwise: one that ignores case takes up to three times as long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from string import digits
+from typing import Final
+
+DECIDES, PROPOSES, ACTS, CONSTRAINS, NUMBERS, RULES, FINISHES, LIFTS, WANTS = (1 << bit for bit in range(9))
+"""The last four: what has to hold from now on; that a question or a task may be finished; that a demand may no longer
+hold; what a person wants."""
+ANYTHING: Final = (1 << 9) - 1
+
+PARTS: Final[Mapping[int, Sequence[str]]] = {
+    DECIDES: ("decid", "decis", "agreed", "chose", "settle", "instead", "moved", "changed", "switched", "new"),
+    PROPOSES: ("let's", "lets", "go with", "going with", "'ll use", "will use"),
+    ACTS: ("'ll", "will", "should", "todo", "to-do", "next", "action", "need", "remind", "follow"),
+    CONSTRAINS: (
+        "always", "never", "must", "requir", "only", "at most", "at least", "no more", "don't", "do not", "cannot",
+        "can't", "prefer", "budget", "deadline", "allergic", "important", "remember", "note that",
+    ),
+    NUMBERS: digits,
+    RULES: ("do not",),
+    FINISHES: (
+        "done", "finish", "complet", "ready", "sent", "fixed", "merged", "closed", "shipped", "ordered", "paid",
+        "signed", "booked", "delivered", "solved", "cancel", "longer",
+    ),
+    LIFTS: ("longer", "more", "now", "instead", "lifted", "mind", "again", "after"),
+    WANTS: (
+        "want", "need", "like", "love", "look", "try", "plan", "hope", "build", "mov", "work", "open", "have", "help",
+        "goal", "aim", "task",
+    ),
+}  # fmt: skip
+RULE_WORDS: Final = frozenset(
+    ["always", "never", "must", "mustn't", "don't", "only", "sure", "niemals", "immer", "jamais", "toujours"]
+)
+"""Whole words, of which `RULE` needs one if the text has none of the parts of `RULES`."""
+
+DECIDED: Final = re.compile(
+    r"\b(?:(?:we|i|they)(?:'ve| have)? (?:decided|agreed|chose|settled)|decision|decided (?:to|on|that)"
+    r"|agreed|settled? on|^settled|^new (?:\w+ ){0,2}(?:date|day|time|plan|price|deadline)"
+    r"|instead of|(?:moved|changed|switched) (?:it )?to)\b"
+)
+PROPOSED: Final = re.compile(
+    r"\blet'?s (?:use|go|keep|stick|make|do|take|switch)\b|\bgo(?:ing)? with\b|\bwe(?:'ll| will) use\b"
+)
+"""A decision if a person writes it, a proposal if an assistant does."""
+CONSTRAINT: Final = re.compile(
+    r"\b(?:always|never|must(?:n't)?|required?|only|at most|at least|no more than|don't|do not|cannot|can't|prefers?"
+    r"|budget|deadline|allergic|important|remember|note that)\b"
+)
+_COMMANDS: Final = (
+    r"do not |only |make sure |never (?!been|had|seen|heard|tried|done|thought|knew)"
+    r"|don't (?!know|think|mind|worry|have|forget)|niemals |immer |jamais |toujours "
+)
+RULE: Final = re.compile(
+    rf"(?:^|[.,;:–-] |\b(?:please|now on|must|may|should|shall|will) )(?:always |{_COMMANDS})\w"
+    rf"|\b(?:(?:and|but|so|can) (?:{_COMMANDS})\w|must(?: not|n't)? (?!have|be (?!\w+(?:ed|en)\b)))"
+)
+"""Clauses that say what has to hold from now on: commands, not reports of the past."""
+VALUE_OF: Final = re.compile(
+    r"(?:\b(?:is|are|called|named|at|on|use|run|file|path|command|host|url)|[:=])\s+[\"'(]?(?:`[^`\n]+`|https?://\w"
+    r"|/\w[\w.-]*/\w|[\w.+-]+@[\w-]+\.\w|\w[\w-]*(?:\.[\w-]+)*\.[a-z]{2,}\b|[A-Z]{2}[A-Z0-9]*-?\d)"
+    r"|\b(?:number|[iI][dD]|code|port|key)\s+(?:is\s+)?#?[\w-]*\d{3}",
+)
+"""The value of something, in text of any case: a command, a path, an address, a reference number."""
+_TASKS: Final = r"\bto-?do\b|\baction item|\bremind (?:me|us) (?:to|about)\b|\bfollow up\b|\bneeds? to\b"
+TASK: Final = re.compile(_TASKS)
+"""In the user's words, a task for someone to do, as opposed to the user's own plans."""
+ACTION: Final = re.compile(rf"\bi(?:'ll| will)\b|\bnext(?: step|,|:)|\bwe(?:'ll| will| should)\b|{_TASKS}")
+FINISHED: Final = re.compile(
+    r"\b(?:done|finished|completed?|ready|sent|fixed|merged|closed|shipped|ordered|paid|signed|booked|delivered|solved"
+    r"|resolved|cancell?ed|no longer)\b"
+)
+LIFTED: Final = re.compile(
+    r"\b(?:no longer|any ?more|from now on|instead|lifted|never mind)\b"
+    r"|\b(?:can|may|allowed to|fine to|ok(?:ay)? to)\b.*\b(?:now|again|after all)\b|\bnow (?:can|may)\b"
+)
+GOAL: Final = re.compile(
+    r"\b(?:i|we)(?:'m| am|'re| are|'d| would|'ve| have)? ?(?:finally )?(?:want|need|like|love|look|try|plan|hope|build"
+    r"|mov|work|open|have to)|\b(?:help (?:me|us)|(?:goal|aim|task) is)\b"
+)
+NO_ANSWER: Final = re.compile(
+    r"\b(?:don't know|do not know|not sure|can(?:'t|not) say|let me check|(?:will|'ll) check|find out|get back to)\b",
+    re.IGNORECASE,
+)
+LEANS: Final = re.compile(
+    r"(?:[a-z]\w+: )?(?:and|but|so|then|also|because|he|she|it|they|that|this|these|those|which|there|yes|yep|yeah|no"
+    r"|nope|oh|ok(?:ay)?|well|great|sure|thanks|hey|haha|wow|cool|nice|agreed|totally|glad|noted|good|excellent|perfect|understood|aw+)\b(?!-)"
+)
+"""A sentence that begins like this depends on the one before it, and states little alone."""
+NO_QUESTION: Final = re.compile(
+    r"\b(?:right|huh|eh|ok(?:ay)?|you know(?: what)?|might ask|(?:is|does|do)n't (?:it|they))\?$"
+)
+"""Question tags that do not expect an answer, in text of any case."""
+LONGEST_TAG_CHARS: Final = 16
