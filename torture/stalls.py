@@ -90,6 +90,8 @@ encoding = "cl100k_base"
 """
 """Built in: what is measured is the service's own time."""
 _LARGE = [{"role": "user", "content": _MEGABYTE}]
+_LARGEST = [{"role": "user", "content": _MEGABYTE * 4}]
+"""Nearly as large as a body may be."""
 _LARGE_TOOLS = [
     {"type": "function", "function": {"name": f"tool_{number}", "description": f"{number} {_MEGABYTE[:30_000]}"}}
     for number in range(100)
@@ -102,8 +104,10 @@ _REFUSED = (
     "large instructions",
     "large pins",
     "large tools",
+    "large outputs",
     "many developer messages",
     "large turn",
+    "largest chat",
     "large pin",
     "large chat",
     "large message",
@@ -114,6 +118,22 @@ _REFUSED = (
 _LIST = [{"role": role, "content": f"{number} {_WORDS}"} for number in range(TURNS) for role in ("user", "assistant")]
 """The messages of the long session, as a client resends them."""
 _ASKED = [*_LIST, {"role": "user", "content": "And now?"}]
+_FUNCTION = {"name": "look_up", "arguments": "{}"}
+_WITH_CALLS = [
+    *(
+        message
+        for number in range(TURNS // 2)
+        for message in (
+            {"role": "user", "content": f"{number} {_WORDS}"},
+            {"role": "assistant", "tool_calls": [{"id": f"c{number}", "type": "function", "function": _FUNCTION}]},
+            {"role": "tool", "tool_call_id": f"c{number}", "content": f"{number} {_WORDS}"},
+            {"role": "assistant", "content": f"{number} {_WORDS}"},
+        )
+    ),
+    {"role": "user", "content": "And now?"},
+]
+_CALLS = [{"id": f"c{number}", "type": "function", "function": _FUNCTION} for number in range(100)]
+_LARGE_OUTPUTS = [{"tool_call_id": call["id"], "content": _MEGABYTE[:35_000]} for call in _CALLS]
 
 
 async def _long_session(client: _Client) -> str:
@@ -143,6 +163,15 @@ async def _large_tools(client: _Client) -> Answered:
 
 async def _with_large_tools(client: _Client, session: str) -> Answered:
     return await client.ask("POST", f"{session}/turns", {"content": "And now?", "tools": _LARGE_TOOLS})
+
+
+async def _large_outputs(client: _Client) -> Answered:
+    made = await client.ask("POST", "/v1/sessions", {})
+    turns = f"/v1/sessions/{made.json['id']}/turns"
+    tools = [{"type": "function", "function": {"name": "look_up"}}]
+    calls = {"content": None, "tool_calls": _CALLS}
+    waiting = await client.ask("POST", turns, {"content": "And now?", "tools": tools, "recorded_reply": calls})
+    return await client.ask("POST", f"{turns}/{waiting.json['turn']['id']}/tool-outputs", {"outputs": _LARGE_OUTPUTS})
 
 
 async def _large_pins(client: _Client) -> Answered:
@@ -254,10 +283,13 @@ _WORKS: dict[str, Work] = {
     "large instructions": _large_instructions,
     "large pins": _large_pins,
     "large tools": _large_tools,
+    "large outputs": _large_outputs,
     "many developer messages": _post("/v1/responses", {"model": _MODEL, "input": _MANY_DIRECTIONS}),
     "large pin": _post("{long}/pins/large", {"content": _MEGABYTE}, "PUT"),
     "chat, all of it": _post("/v1/chat/completions", {"model": _MODEL, "messages": _ASKED}),
+    "chat with tool calls": _post("/v1/chat/completions", {"model": _MODEL, "messages": _WITH_CALLS}),
     "large chat": _post("/v1/chat/completions", {"model": _MODEL, "messages": _LARGE}),
+    "largest chat": _post("/v1/chat/completions", {"model": _MODEL, "messages": _LARGEST}),
     "messages, all of it": _post("/v1/messages", {"model": _MODEL, "max_tokens": 100, "messages": _ASKED}),
     "large message": _post("/v1/messages", {"model": _MODEL, "max_tokens": 100, "messages": _LARGE}),
     "count of all of it": _post("/v1/messages/count_tokens", {"model": _MODEL, "messages": _ASKED}),

@@ -11,6 +11,7 @@ from app.domain.errors import LimitExceeded
 from app.domain.incoming import IncomingMessage
 from app.domain.types import MessageId, Summary, SummaryBody, SummaryId, TurnStatus
 from app.openai.chat_messages import cut_turns
+from app.services.archive.new_rows import BATCH_ROWS
 from app.services.archive.transfer import draft_history
 from app.services.openai.chat import ChatRequest, complete_chat
 from app.services.sessions import change_session, get_session
@@ -75,3 +76,17 @@ async def test_a_past_that_was_refused_with_its_turn_is_not_read_from_the_cache(
         sent = await posted("second")
         assert not [text for text in sent if text.startswith("first")]
         assert sent[-2] == f"second {LONG - 1}"
+
+
+async def test_a_long_past_is_stored_in_statements_of_a_bounded_size(database_url: str) -> None:
+    """One statement of 10,000 messages, 4 MB, took 12 ms of the event loop to encode and send."""
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        messages = _said([f"Word {at}" for at in range(LONG)] + ["What now?"])
+        history = await draft_history(at.rt, "offline", cut_turns(messages[:-1]))
+        assert sum(part.message_count for part in history) == LONG
+        assert all(part.message_count <= BATCH_ROWS + 1 for part in history)
+        await complete_chat(at.rt, session, ChatRequest(messages, TurnOptions(), "offline", "x"))
+        stored = await at.rows("SELECT content, created_at FROM messages ORDER BY seq")
+        assert [row["content"] for row in stored[:-1]] == [message.content for message in messages]
+        assert len({row["created_at"] for row in stored[:LONG]}) == len(history) > 1

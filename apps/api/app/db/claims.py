@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from app.db import tables
@@ -17,6 +16,7 @@ from app.db.turns import SHORT_REQUEST, WHOLE_REQUEST, is_stored_apart, parts_of
 from app.domain.content import tool_calls_from_json
 from app.domain.frozen import frozen, values_of
 from app.domain.limits import Limits, Scope
+from app.domain.stored import JsonText
 from app.domain.types import STATUS_OF, JsonObject, SessionId, SessionRef, SessionState, ToolCall, TurnId, TurnStatus
 
 _LOCKED = f"{', '.join(STATE_COLUMNS)}, limits, {TENANT_LIMITS}"
@@ -27,7 +27,8 @@ _NEW_TURN: Mapping[str, str] = {
     "seq": "s.last_turn_seq",
     "status": "'running'",
     "model_alias": "coalesce(:model_alias, s.model_alias)",
-    **binds("user_input", "idempotency_key", "request_sha256", "request"),
+    "user_input": "coalesce(:user_input, CAST(:content AS jsonb) #>> '{}')",
+    **binds("idempotency_key", "request_sha256", "request"),
     "created_at": "s.claimed_at",
     "lease_expires_at": "s.claimed_at + make_interval(secs => :lease_s)",
 }
@@ -159,14 +160,15 @@ class Claim:
 
 @frozen
 class NewTurn:
-    """What a claim stores. `user_input` is the text of `content`, `terms` its packed terms. `name` is the speaker and
-    `said_at` the time, if the client gives them. Unless `is_of_response`, the claim keeps the session from being erased
-    with its responses. `seq` is the number that the turn must get, if it must directly follow a certain turn."""
+    """What a claim stores. `user_input` is the text of `content`, or None if that is a text itself; `terms` are its
+    packed terms. `name` is the speaker and `said_at` the time, if the client gives them. Unless `is_of_response`, the
+    claim keeps the session from being erased with its responses. `seq` is the number that the turn must get, if it must
+    directly follow a certain turn."""
 
     turn_id: TurnId
     message_id: UUID
-    user_input: str
-    content: Any
+    user_input: str | None
+    content: JsonText
     token_estimate: int
     token_encoding: str
     terms: bytes
@@ -175,7 +177,7 @@ class NewTurn:
     model_alias: str | None
     idempotency_key: str | None
     request_sha256: str
-    request: JsonObject | None
+    request: JsonText | None
     is_of_response: bool
     seq: int | None = None
 
@@ -237,7 +239,7 @@ async def reclaim_turn(
     waiting: WaitingTurn,
     outputs: Sequence[JsonObject],
     lease_s: float,
-    request: JsonObject | None = None,
+    request: JsonText | None = None,
     *,
     ended_as: Sequence[TurnStatus] = (),
 ) -> Claim | None:

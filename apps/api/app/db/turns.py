@@ -3,7 +3,6 @@ history from elsewhere. `db/claims.py` and `db/records.py` write the turns that 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -17,7 +16,7 @@ from app.db.sql import OPEN_STATUSES_SQL, Statement, insert_row, listed, of_sess
 from app.domain.content import tool_calls_from_json
 from app.domain.errors import existing
 from app.domain.frozen import frozen, names_of, values_of
-from app.domain.stored import ListedTurn, NewHistory
+from app.domain.stored import JsonText, ListedTurn, NewHistory
 from app.domain.types import JsonObject, Message, SessionId, SessionRef, TenantId, TurnId, TurnRecord, TurnStatus
 
 _LONG_CHARS = 1_024
@@ -41,11 +40,9 @@ WHOLE_REQUEST = f"""t.request - 'instructions_sha256' - 'tools_sha256'
 """SQL expression: the request of the turn `t` as it was given. Older rows have its long parts in place."""
 
 
-def is_stored_apart(request: JsonObject | None) -> bool:
+def is_stored_apart(request: JsonText | None) -> bool:
     """Whether the request may have a system prompt or tools that are stored as a block."""
-    request = request or {}
-    texts = (request.get("instructions") or "", json.dumps(request.get("tools")))
-    return max(map(len, texts)) > _LONG_CHARS
+    return request is not None and len(request) > _LONG_CHARS
 
 
 def parts_of_request(source: str, created_at: str) -> str:
@@ -296,8 +293,9 @@ async def newest_messages(tx: Transaction, session_id: SessionId, limit: int, mo
     return await messages_from_rows(rows)
 
 
-async def append_history(tx: Transaction, session: SessionRef, new: NewHistory) -> None:
+async def append_history(tx: Transaction, session: SessionRef, history: Sequence[NewHistory]) -> None:
     """Adds turns at the session's end under its lock. Raises `NotFound`, and `UniqueViolated` when one of them is open
     and the session already has an open turn."""
-    values = values_of(new, "last_turn_id")
-    existing(await tx.fetchrow(_APPEND, **of_session(session), **values), "session")
+    for part in history:
+        values = values_of(part, "last_turn_id")
+        existing(await tx.fetchrow(_APPEND, **of_session(session), **values), "session")

@@ -35,11 +35,10 @@ _ITEM_BYTES = 120
 ENTRY_BYTES = 4096
 """Bytes counted for a session besides its columns and its index: the overhead of the Python objects."""
 _SLICE_TEXTS = 2048
-_SLICE_TURNS = 128
-_SLICE_CHARS = 1_048_576
+_SLICE_CHARS = 2_097_152
 """Characters of messages that are added to columns in one step (a few milliseconds). A turn with far more is added on a
 thread."""
-_ADDED_CHARS = 1_024
+_ADDED_CHARS = 8_192
 """Characters that take as long to add to columns as the fixed work for one message."""
 _LEAST_TRIMMED = 256
 """Up to this many turns before the window stay in the columns: removing them is not worth copying the rest."""
@@ -343,7 +342,7 @@ async def extended_columns(
             columns = columns.copy()
             await asyncio.to_thread(_add, columns, part, as_sent)
             part, chars = [], 0
-        elif len(part) == _SLICE_TURNS or chars > _SLICE_CHARS:
+        elif chars > _SLICE_CHARS:
             _add(columns, part, as_sent)
             part, chars = [], 0
             await asyncio.sleep(0)

@@ -3,6 +3,7 @@ the messages outside it, and the window under other policies. `/v1/search`: the 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -82,7 +83,8 @@ async def search_all(
 async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview:
     """The prompt that the next turn would send, or its refusal, as a 200. Calls no language model, but the
     provider may count the tokens if the alias has `exact_counts`. Writes nothing but an embedding model's usage."""
-    seen = await preview_turn(call.rt, call.session_ref(session_id), turn_request(call, body))
+    request = await call.aside(partial(turn_request, call, body))
+    seen = await preview_turn(call.rt, call.session_ref(session_id), request)
     return replace(seen, refusal=seen.refusal and problems.complete(seen.refusal))
 
 

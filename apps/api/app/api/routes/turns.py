@@ -67,7 +67,7 @@ async def create_turn(
     call: Call, session_id: SessionId, body: schemas.TurnIn, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Sends a message within the token budget, and returns the turn and how its context was built."""
-    request = turn_request(call, body)
+    request = await call.aside(partial(turn_request, call, body))
     work = partial(take_turn, call.rt, call.session_ref(session_id), request, idempotency_key)
     return await answer_turn(call, work, TurnForm(call), stream=body.stream, status=201)
 
@@ -107,8 +107,9 @@ async def post_regenerate(
 
     An error after the fork was created has the `session_id` of the fork, in which the turn is stored.
     """
+    request = await call.aside(partial(turn_request, call, body))
     prepared = await prepare_regeneration(
-        call.rt, call.session_ref(session_id), turn_id, turn_request(call, body), keeps_tools=body.tools is None
+        call.rt, call.session_ref(session_id), turn_id, request, keeps_tools=body.tools is None
     )
     made, _ = prepared
     call.note(forked_session_id=str(made.id))

@@ -47,19 +47,10 @@ _UNANSWERED: JsonObject = {
 }
 
 
-def drafted(tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
-    """The turns with new ids and the token counts of their messages. CPU-bound. The last turn may have open tool calls;
-    its status is then `awaiting_tools`. The caller has checked the pairing."""
-    history = _Draft()
-    for turn in turns:
-        history.add(tools, encoding, model_alias, turn)
-    return history.ended()
-
-
-def drafted_in_batches(
-    tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]
-) -> Generator[NewHistory]:
-    """The same for statements of a bounded size, which have to be run in this order."""
+def drafted(tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]) -> Generator[NewHistory]:
+    """The turns with new ids and the token counts of their messages, for statements of a bounded size, which have to be
+    run in this order. CPU-bound. The last turn may have open tool calls; its status is then `awaiting_tools`. The
+    caller has checked the pairing."""
     history = _Draft()
     for turn in turns:
         if len(history.messages) >= BATCH_ROWS or history.size >= BATCH_BYTES:
@@ -281,7 +272,7 @@ class ImportJob:
         source, self._source = self._source, None
         if isinstance(source, IncomingList):
             turns = cut_turns(source.messages)
-            self._parts = iter([*drafted_in_batches(self._tools, encoding, model_alias, turns)])
+            self._parts = iter([*drafted(self._tools, encoding, model_alias, turns)])
         elif source is not None:
             self._parts = restored(self._tools, source, encoding)
 

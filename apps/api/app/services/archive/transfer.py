@@ -84,7 +84,7 @@ async def analyze_large(rt: Runtime, session_id: SessionId) -> None:
 async def _store(tx: Transaction, session: SessionRef, part: NewHistory | NewRows | Counters) -> None:
     match part:
         case NewHistory():
-            await append_history(tx, session, part)
+            await append_history(tx, session, (part,))
         case NewRows():
             await store.insert_rows(tx, session.id, part)
         case Counters():
@@ -98,11 +98,11 @@ def _of_export(rt: Runtime, session: JsonObject) -> JsonObject:
         raise ImportRefused([(".".join(("body", "session", *error.where[1:])), error.detail)]) from error
 
 
-async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
+async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingTurn]) -> tuple[NewHistory, ...]:
     """Gives turns their ids and counts their messages for a model, before a connection is taken. See `drafted`."""
     encoding = rt.catalogue.model(model_alias).encoding
     tools = Tools(rt.tokenizers, rt.new_id)
-    return await rt.tokenizers.off_loop(lambda: drafted(tools, encoding, model_alias, turns))
+    return await rt.tokenizers.off_loop(lambda: tuple(drafted(tools, encoding, model_alias, turns)))
 
 
 async def fork_session(

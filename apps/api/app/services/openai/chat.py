@@ -126,8 +126,8 @@ async def _answer_next(
     if step.content is not None:
         turn = replace(turn_of(step, request, options, newest.last_turn_seq), additions=additions)
         return await take_turn(rt, session, turn, request.idempotency_key, listen)
-    history = additions and additions.history
-    turn_id = history.last_turn_id if history else newest.turn_id
+    history = additions.history if additions else ()
+    turn_id = history[-1].last_turn_id if history else newest.turn_id
     assert turn_id is not None
     pairs = _pairs(step.last_outputs or step.outputs)
     outputs = OutputsRequest(pairs, options=options, model_alias=request.model_alias, additions=additions)
@@ -268,7 +268,7 @@ async def _additions(
     ends = ends_waiting and newest.status is TurnStatus.AWAITING_TOOLS
     if not (ends or step.past or request.directions or request.keeping):
         return None
-    history = await draft_history(rt, request.model_alias, step.past) if step.past else None
+    history = await draft_history(rt, request.model_alias, step.past) if step.past else ()
     outputs = await draft_outputs(rt, _pairs(step.outputs)) if ends else None
     return Additions(newest, outputs, history, request.directions, request.keeping)
 

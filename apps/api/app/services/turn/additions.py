@@ -53,7 +53,7 @@ class Additions:
 
     newest: Newest
     outputs: Sequence[JsonObject] | None
-    history: NewHistory | None
+    history: Sequence[NewHistory]
     directions: tuple[str, ...]
     keeping: Keeping | None = None
 
@@ -73,8 +73,7 @@ async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Addi
         ended_turn_id = newest.turn_id
     if ended_turn_id is not None:
         await _end_waiting(rt, tx, session, ended_turn_id, additions.outputs or ())
-    if additions.history is not None:
-        await append_history(tx, session, additions.history)
+    await append_history(tx, session, additions.history)
     before, after = await _direct(tx, session, additions.directions) if additions.directions else (None, None)
     return Added(newest.last_turn_seq, newest.last_message_seq, ended_turn_id, before, after)
 

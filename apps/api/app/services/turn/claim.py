@@ -19,7 +19,7 @@ from app.db.responses import keep_response
 from app.db.summaries import get_summary
 from app.db.turns import fail_lost_turns
 from app.domain.audit import summary_made
-from app.domain.content import content_text
+from app.domain.content import canonical_bytes, canonical_json, content_text
 from app.domain.errors import (
     IdempotencyInFlight,
     IdempotencyKeyReused,
@@ -31,6 +31,7 @@ from app.domain.errors import (
 )
 from app.domain.frozen import replace, values_of
 from app.domain.limits import CallUse
+from app.domain.stored import JsonText
 from app.domain.types import (
     Completion,
     FinishReason,
@@ -42,7 +43,7 @@ from app.domain.types import (
     TurnStatus,
     Usage,
 )
-from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS
+from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS, TOOL_DEFINITION_FRAMING_TOKENS
 from app.engine.messages.turns import most_tokens_of
 from app.engine.policy.budget import largest_of
 from app.engine.policy.policy import ContextPolicy, with_whole_past
@@ -101,7 +102,7 @@ async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, reque
             waiting = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
             check_outputs(waiting, [call_id for call_id, _ in request.outputs])
             options = _options_again(waiting.request, request)
-            stored = options.stored() if request.options else None
+            stored = _stored(options) if request.options else None
             claim = await reclaim_turn(tx, session, turn_id, waiting, outputs, rt.turn_lease_s, stored)
             return _ours(claim), options, request.model_alias or waiting.model_alias
 
@@ -123,7 +124,7 @@ async def claim_retry(
             ended,
             (),
             rt.turn_lease_s,
-            options.stored(),
+            _stored(options),
             ended_as=(TurnStatus.FAILED, TurnStatus.CANCELLED, TurnStatus.COMPLETED),
         )
         return _ours(claim), options, awake_alias(rt, model_alias)
@@ -197,15 +198,14 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
     blocks += [pin.name + pin.content for pin in rows.pins]
     blocks += [rows.session.room_goal] if rows.session.room_goal else []
     blocks += [render_summary(summary.body)] if summary else []
-    tools = [
-        json.dumps(options.tools) if options.tools else "",
-        json.dumps(LOOK_BACK) if rows.model.takes_tools and rows.policy.look_back != "off" else "",
-    ]
+    tools = [*options.tools, *([LOOK_BACK] if rows.model.takes_tools and rows.policy.look_back != "off" else [])]
     estimated_tokens = sum(map(most_tokens_of, messages))
     estimated_tokens += kept.columns.most_tokens(kept.first_turn, kept.end_turn)
-    sizes_bytes = [len(text.encode(errors="surrogatepass")) for text in (*blocks, *tools)]
+    sizes_bytes = [len(text.encode(errors="surrogatepass")) for text in blocks]
+    sizes_bytes += [len(canonical_bytes(tool)) for tool in tools]
     estimated_tokens += sum(ceil(size_bytes / _BYTES_PER_TOKEN) for size_bytes in sizes_bytes)
-    estimated_tokens += len(blocks) * _BLOCK_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS
+    estimated_tokens += len(blocks) * _BLOCK_FRAMING_TOKENS + len(tools) * TOOL_DEFINITION_FRAMING_TOKENS
+    estimated_tokens += PROMPT_FRAMING_TOKENS
     output_pct = rows.policy.allocation.reserved_for_output_pct if rows.policy.allocation else None
     is_counted = all(message.tokens >= 0 for message in messages)
 
@@ -240,14 +240,21 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
         values_of(request),
         turn_id=TurnId(rt.new_id()),
         message_id=rt.new_id(),
-        user_input=content_text(request.content),
+        user_input=None if isinstance(request.content, str) else content_text(request.content),
+        content=JsonText(canonical_json(request.content)),
         token_estimate=tokens,
         token_encoding=encoding,
         terms=terms,
         idempotency_key=idempotency_key,
-        request=request.options.stored(),
+        request=_stored(request.options),
         is_of_response=note is not None and note.form.get("conversation") is None,
     )
+
+
+def _stored(options: TurnOptions) -> JsonText | None:
+    """What later rounds need of the options, as it is stored. Tools of megabytes are encoded once, before the claim."""
+    given = options.stored()
+    return None if given is None else JsonText(canonical_json(given))
 
 
 def policy_of_turn(rt: Runtime, stored: JsonObject, own: Mapping[str, Any] | None) -> ContextPolicy:

@@ -16,6 +16,7 @@ from app.domain.types import (
     OPEN_STATUSES,
     Message,
     Pin,
+    ReasoningRule,
     SessionId,
     SessionRef,
     SessionState,
@@ -25,6 +26,7 @@ from app.domain.types import (
     TurnStatus,
 )
 from app.engine.messages.image_rules import image_rule_for
+from app.engine.messages.media import ImageTokens
 from app.engine.messages.tokens import with_images_by_rule
 from app.engine.messages.turns import with_reasoning
 from app.engine.policy.budget import Budget, budget_for
@@ -141,7 +143,7 @@ async def read_window(
     kept = rt.pasts.kept(session.id, counting, after_seq, session.last_message_seq)
     if rt.pasts.keeps_any and not kept.turn_count and session.last_message_seq - after_seq > _FEW_MESSAGES:
         through_seq = await settled_through(tx, session.id, before_seq)
-        as_sent = partial(_as_sent, model)
+        as_sent = partial(_as_sent, image_rule_for(model.model), model.reasoning_rule)
         columns = await settled_columns(tx, session.id, after_seq, through_seq, counting.encoding, as_sent, held.take)
         kept = await rt.pasts.keep(session.id, counting, past_of_columns(columns, 0, columns.turns), ())
 
@@ -252,11 +254,10 @@ async def with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
     return replace(rows, kept=kept, turns=rows.turns[len(settled) :])
 
 
-def _as_sent(model: Model, turn: Turn) -> Turn:
+def _as_sent(images: ImageTokens, reasoning: ReasoningRule | None, turn: Turn) -> Turn:
     """A settled turn with images counted, and reasoning selected, by the model's rules."""
-    rule = image_rule_for(model.model)
-    messages = tuple([with_images_by_rule(message, rule) for message in turn.messages])
-    return with_reasoning(replace(turn, messages=messages), model.reasoning_rule)
+    messages = tuple([with_images_by_rule(message, images) for message in turn.messages])
+    return with_reasoning(replace(turn, messages=messages), reasoning)
 
 
 async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Message], *, store: bool) -> WindowRows:
