@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
 
+import asyncpg
 import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
@@ -73,6 +76,25 @@ async def test_a_running_answer_has_its_lines_and_its_turn_can_be_cancelled_also
             await expect(page.get_by_role("alert")).to_have_count(0)
             await expect(page.get_by_label("Message", exact=True)).to_have_value("")
         may_go_on.set()
+
+
+async def test_a_turn_that_is_not_claimed_yet_cannot_be_cancelled_in_place_of_the_one_before_it(
+    page: Page, api: httpx.Client, database_url: str
+) -> None:
+    sid = new_session(api)
+    api.post(f"/v1/sessions/{sid}/turns", json={"content": "The first message."}).raise_for_status()
+    await page.goto(f"{page.url.split('#')[0]}#/sessions/{sid}/chat")
+    connection = await cast(Any, asyncpg).connect(database_url)
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT FROM sessions WHERE id = $1 FOR UPDATE", UUID(sid))
+            await page.get_by_label("Message", exact=True).fill("The second message.")
+            await page.get_by_role("button", name="Send").click()
+            await expect(page.locator("[aria-busy]")).to_contain_text("The second message.")
+            await expect(page.get_by_role("button", name="Cancel the turn")).to_have_count(0)
+    finally:
+        await connection.close()
+    await expect(page.locator(".turn-foot")).to_have_count(2)
 
 
 @pytest.mark.parametrize("address", ["..", "%2e%2e", "?q=x", "%"])

@@ -52,6 +52,8 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
   const last = newest.of(total);
   const open = !stream.running && last?.status === "awaiting_tools" ? last : undefined;
   const busy = stream.running !== null || last?.status === "running";
+  /** What can be cancelled: a turn that was just sent has no id until it is claimed, and `last` is the one before it. */
+  const runningId = stream.running ? stream.running.turn?.id : busy ? last?.id : undefined;
   // A refusal stays on the page when it is opened anew, until the next message is sent.
   const stored = last?.status === "rejected" && !stream.running && sentAfter !== total ? last.error : null;
   const problem = stream.problem ?? stored;
@@ -72,9 +74,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
     rows.onScroll();
   }
 
-  async function cancel() {
-    const id = stream.running?.turn?.id ?? last?.id;
-    if (!id) return;
+  async function cancel(id: string) {
     setBroken(null);
     try {
       await call(`sessions/${sessionId}/turns/${id}/cancel`, { method: "POST" });
@@ -143,7 +143,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
             onSend={(outputs) =>
               void stream.post(`sessions/${sessionId}/turns/${open.id}/tool-outputs`, { outputs }, open.user_input)
             }
-            onCancel={() => void cancel()}
+            onCancel={() => void cancel(open.id)}
           />
         )}
         {refused && (
@@ -176,7 +176,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
             setSentAfter(total);
             void stream.post(`sessions/${sessionId}/turns`, body, userText);
           }}
-          onCancel={busy ? () => void cancel() : null}
+          onCancel={runningId ? () => void cancel(runningId) : null}
         />
       </section>
       <aside aria-label="Window">
