@@ -198,5 +198,5 @@ def meaning_of(error: Exception) -> Exception | None:
         ):
             return DatabaseUnavailable(_UNREACHABLE)
         case _:
-            said = next((_UNAVAILABLE[kind] for kind in type(error).__mro__ if kind in _UNAVAILABLE), None)
-            return None if said is None else DatabaseUnavailable(said.format(error))
+            detail = next((_UNAVAILABLE[kind] for kind in type(error).__mro__ if kind in _UNAVAILABLE), None)
+            return None if detail is None else DatabaseUnavailable(detail.format(error))
