@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -54,7 +54,8 @@ async def serving_runtime(settings: Settings, owned: AsyncExitStack) -> Runtime:
     database = _pool(settings, dsn, settings.db_pool_size, _LONGEST_USE_S, owned)
     of_heavy_work = _pool(settings, dsn, settings.db_heavy_pool_size, _LONGEST_HEAVY_USE_S, owned)
     heavy = HeavyWork(of_heavy_work, settings.tenant_share)
-    rt = await _runtime(settings, database, heavy, owned)
+    jobs = partial(HeavyJobs, log_level=settings.log_level, log_format=settings.log_format)
+    rt = await _runtime(settings, database, heavy, jobs, owned)
     rt = replace(rt, embeddings=_embeddings(settings, rt, owned))
     measured = rt.telemetry.database
     database.watched_by(measured.connection_waited_for, measured.connection_used)
@@ -74,15 +75,22 @@ async def serving_runtime(settings: Settings, owned: AsyncExitStack) -> Runtime:
 async def command_runtime(settings: Settings, database: Database) -> AsyncGenerator[Runtime]:
     """The runtime of a command that only reads: without background work, with learned windows and calibrations."""
     async with AsyncExitStack() as owned:
-        rt = await _runtime(settings, database, HeavyWork(database, 1.0), owned)
+        jobs = partial(HeavyJobs, own_processes=False)
+        rt = await _runtime(settings, database, HeavyWork(database, 1.0), jobs, owned)
         await load_windows(database, rt.catalogue)
         await rt.calibrations.load(database)
-        yield replace(rt, jobs=HeavyJobs(Tools(rt.tokenizers, uuid7), own_processes=False))
+        yield rt
 
 
-async def _runtime(settings: Settings, database: Database, heavy: HeavyWork, owned: AsyncExitStack) -> Runtime:
+async def _runtime(
+    settings: Settings,
+    database: Database,
+    heavy: HeavyWork,
+    jobs_with: Callable[[Tools], HeavyJobs],
+    owned: AsyncExitStack,
+) -> Runtime:
     tokenizers, now = Tokenizers(tenant_ratio=settings.tenant_share), partial(datetime.now, UTC)
-    jobs = HeavyJobs(Tools(tokenizers, uuid7), log_level=settings.log_level, log_format=settings.log_format)
+    jobs = jobs_with(Tools(tokenizers, uuid7))
     owned.callback(jobs.close)
     catalogue = load_catalogue(
         settings.models_file,
