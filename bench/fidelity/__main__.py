@@ -24,7 +24,7 @@ from bench.fidelity.kept import measure_kept
 from bench.fidelity.look_back import measure_look_backs
 from bench.fidelity.measure import measure
 from bench.fidelity.plot import write_plot
-from bench.fidelity.recorded import Conversation, read_conversations, with_long_replies
+from bench.fidelity.recorded import Conversation, as_one_loop, read_conversations, with_long_replies
 from bench.fidelity.rules import drawn_rules, rules
 from bench.fidelity.updates import AROUND, measure_updates
 from bench.fidelity.values import measure_values
@@ -43,11 +43,11 @@ def main() -> None:
     console = Console(width=_WIDTH_CHARS)
     files = sorted(path for path in arguments.data.iterdir() if path.name.endswith((".jsonl", ".jsonl.gz")))
     runs = [
-        (rule, path, budget, long_replies)
+        (rule, path, budget, form)
         for path in files
         for asks in [_has_questions(path)]
-        for long_replies in ((False, True) if asks and arguments.long_replies else (False,))
-        for budget in (arguments.budgets if asks else [arguments.tool_budget])
+        for form in ("", *_forms(arguments, asks=asks))
+        for budget in (arguments.budgets if asks or form else [arguments.tool_budget])
         for rule in arguments.rules
     ]
     with ProcessPoolExecutor(arguments.processes) as pool:
@@ -76,6 +76,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tool-budget", type=int, default=TOOL_BUDGET, help="budget of files without questions")
     parser.add_argument("--rules", type=lambda text: text.split(";"), default=list(rules()), help="names, by semicolon")
     parser.add_argument("--long-replies", action="store_true", help="also with every message answered by 450 tokens")
+    parser.add_argument("--one-loop", action="store_true", help="also with all tool rounds of a file as one turn")
     parser.add_argument("--updates", action="store_true", help="also with facts that are stated and corrected")
     parser.add_argument("--look-back", action="store_true", help="also with a model that looks back")
     parser.add_argument("--embeddings", action="store_true", help="also recalls by meaning (the extra `embeddings`)")
@@ -89,6 +90,13 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def _forms(arguments: argparse.Namespace, *, asks: bool) -> list[str]:
+    """In which other forms a file is replayed."""
+    if asks:
+        return ["long replies"] if arguments.long_replies else []
+    return ["one loop"] if arguments.one_loop else []
+
+
 def _conversations(path: Path) -> list[Conversation]:
     return read_conversations(path, Tokenizers().estimator(ENCODING))
 
@@ -97,15 +105,19 @@ def _has_questions(path: Path) -> bool:
     return any(conversation.questions for conversation in _conversations(path))
 
 
-def _run(run: tuple[str, Path, int, bool]) -> Row:
-    name, path, budget, long_replies = run
+def _run(run: tuple[str, Path, int, str]) -> Row:
+    name, path, budget, form = run
     warnings.simplefilter("ignore")
     estimate = Tokenizers().estimator(ENCODING)
     conversations = read_conversations(path, estimate)
-    if long_replies:
+    if form == "long replies":
         conversations = [with_long_replies(conversation, estimate) for conversation in conversations]
+    if form == "one loop":
+        conversations = [as_one_loop(conversations, estimate)]
     tally = measure(rules()[name](budget, estimate), conversations, budget, estimate)
-    dataset = path.name.split(".")[0] + (", long replies" if long_replies else "")
+    if form == "one loop":
+        tally.turns = tally.prompts  # its figures are those of a call
+    dataset = ", ".join([path.name.split(".")[0], *([form] if form else [])])
     return {"rule": name, "dataset": dataset, "input_budget": budget, **tally.figures()}
 
 

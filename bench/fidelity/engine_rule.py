@@ -11,14 +11,17 @@ from uuid import UUID
 import numpy as np
 
 from app.domain.content import content_text
+from app.domain.prices import Prices
 from app.domain.types import (
     CompletionRequest,
+    JsonObject,
     Summary,
     SummaryBody,
     SummaryId,
     Turn,
     TurnId,
     TurnStatus,
+    Usage,
 )
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.budget import Budget, budget_for
@@ -27,9 +30,17 @@ from app.engine.recall.index import EMPTY, Index, Packed
 from app.engine.recall.ranking import evicted_among
 from app.engine.recall.vectors import Meaning, Rows, Vectors, packed_query
 from app.engine.summary.block import fit_summary
+from app.engine.summary.cached_call import QUOTED_SHARE, behind_the_prompt, cheaper_call
 from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import Fold
-from app.engine.summary.summarizer_prompt import SummaryRefused, accept_summary, split_for_summarizer, summarizer_prompt
+from app.engine.summary.summarizer_prompt import (
+    SummaryRefused,
+    accept_summary,
+    split_for_summarizer,
+    summarizer_prompt,
+    summarizer_usage,
+)
+from app.engine.window.cache_break import repeated
 from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan, with_summary
 from app.engine.window.shares import with_shared_budget
@@ -38,7 +49,7 @@ from app.engine.window.triggers import fold_after_turn
 from app.providers.local_embeddings import LocalEmbeddings
 from app.providers.offline import OfflineProvider
 from app.services.embeddings import MOST_EMBEDDED_CHARS
-from bench.fidelity.measure import Sent
+from bench.fidelity.measure import NOTHING, Sent, sum_of
 from bench.fidelity.plain_rules import calls_of
 from bench.fidelity.recorded import Conversation, Question, numbered_message
 
@@ -69,12 +80,15 @@ class State:
     vectors: Vectors | None = None
     folded: dict[int, Turn] = field(default_factory=dict[int, Turn])
     seq: int = 0
-    spent: tuple[int, int] = (0, 0)
-    """Tokens of summarizer calls since the last prompt: in, out."""
+    last_refs: JsonObject | None = None
+    """The references of the last prompt."""
+    spent: Usage = NOTHING
+    """Of summarizer calls since the last prompt."""
 
 
 class EngineRule:
-    """A policy's value as a rule; with `vector_of` a text's packed vector, it also recalls by meaning."""
+    """A policy's value as a rule; with `vector_of` a text's packed vector, it also recalls by meaning. With `prices` of
+    a provider that caches prompts, a summarizer call repeats the last prompt where the service would do that."""
 
     def __init__(
         self,
@@ -82,8 +96,10 @@ class EngineRule:
         input_budget: int,
         estimate: Estimate,
         vector_of: Callable[[str], Rows] | None = None,
+        prices: Prices | None = None,
     ) -> None:
         self.policy = policy
+        self._prices = prices
         self._vector_of = vector_of
         self._budget = budget_of_input(input_budget, policy)
         self._estimate = estimate
@@ -111,13 +127,15 @@ class EngineRule:
         turn_id = TurnId(UUID(int=10**9))
         message = numbered_message(turn_id, state.seq + 1, "user", text, self._estimate, said_at=conversation.ended_at)
         current = Turn(turn_id, 10**9, TurnStatus.RUNNING, unresolved=True, messages=(message,))
-        copied = replace(state, raw=list(state.raw), folded=dict(state.folded), spent=(0, 0))
+        copied = replace(state, raw=list(state.raw), folded=dict(state.folded), spent=NOTHING)
         return self._decide(conversation, copied, current)
 
     def _send(self, conversation: Conversation, state: State, current: Turn) -> Sent:
         decided = self._decide(conversation, state, current)
-        spent, state.spent = state.spent, (0, 0)
-        return _sent(decided, *spent)
+        spent, state.spent = state.spent, NOTHING
+        if isinstance(decided, Ready):
+            state.last_refs = assemble(decided).refs
+        return _sent(decided, spent)
 
     def _decide(self, conversation: Conversation, state: State, current: Turn) -> Ready | Refused:
         snapshot = self._with_evicted(state, self._snapshot(conversation, state, current))
@@ -140,8 +158,8 @@ class EngineRule:
         return replace(snapshot, evicted=evicted)
 
     def _summarize(self, state: State, due: SummaryDue) -> Ready | Refused:
-        summary = self._make(state, due.fold)
         snapshot = due.snapshot
+        summary = self._make(state, due.fold, snapshot)
         if summary is not None:
             self._take(state, due.fold, summary)
             snapshot = self._with_evicted(state, with_summary(due.snapshot, due.fold, summary, self._estimate))
@@ -150,8 +168,9 @@ class EngineRule:
     def _after_turn(self, conversation: Conversation, state: State) -> None:
         """What a policy does in the background, here before anything else happens."""
         nobody = Turn(TurnId(UUID(int=0)), state.seq + 1, TurnStatus.RUNNING, unresolved=True, messages=())
-        fold = fold_after_turn(self._snapshot(conversation, state, nobody), self._estimate)
-        summary = self._make(state, fold) if fold else None
+        snapshot = self._snapshot(conversation, state, nobody)
+        fold = fold_after_turn(snapshot, self._estimate)
+        summary = self._make(state, fold, snapshot) if fold else None
         if fold and summary:
             self._take(state, fold, summary)
 
@@ -188,38 +207,57 @@ class EngineRule:
         budget = replace(shared, input_budget=min(shared.input_budget, self._budget.input_budget))
         return replace(snapshot, budget=budget)
 
-    def _make(self, state: State, fold: Fold) -> Summary | None:
-        body = self._asked(state, fold) or fallback_summary(fold, self._estimate)
+    def _make(self, state: State, fold: Fold, snapshot: Snapshot) -> Summary | None:
+        answered, spent = self._asked(fold)
+        spent = self._behind_prompt(state, fold, snapshot, spent) or spent
+        state.spent = sum_of(state.spent, spent)
+        body = answered or fallback_summary(fold, self._estimate)
         if body is None:
             return None
         first, last = fold.messages[0], fold.messages[-1]
         from_id = fold.previous.from_message_id if fold.previous else first.id
         return Summary(SummaryId(UUID(int=last.seq)), body, from_id, last.id, last.seq, "model")
 
-    def _asked(self, state: State, fold: Fold) -> SummaryBody | None:
-        """As `services/turn/summarize.py` asks: chunk by chunk, each with what the one before gave."""
-        body = fold.previous.body if fold.previous else None
+    def _asked(self, fold: Fold) -> tuple[SummaryBody | None, Usage]:
+        """As `services/turn/summarizer_call.py` asks: chunk by chunk, each with what the one before gave."""
+        body, spent = fold.previous.body if fold.previous else None, NOTHING
         for chunk in split_for_summarizer(fold, SUMMARIZER_ROOM_TOKENS, self._estimate):
             prompt = summarizer_prompt(fold, chunk, body, SUMMARIZER_ROOM_TOKENS, self._estimate)
             request = CompletionRequest(prompt.messages, max_output_tokens=2 * fold.cap_tokens, purpose="summary")
             answered = asyncio.run(self._offline.complete(request))
-            spent_in, spent_out = state.spent
             asked_tokens = sum(self._estimate(content_text(message["content"])) for message in prompt.messages)
-            state.spent = (spent_in + asked_tokens, spent_out + self._estimate(answered.text or ""))
+            spent = sum_of(spent, Usage(asked_tokens, self._estimate(answered.text or "")))
             try:
                 body = fit_summary(accept_summary(answered.text, prompt.known_ids), fold.cap_tokens, self._estimate)
             except SummaryRefused:
-                return None
-        return body
+                return None, spent
+        return body, spent
+
+    def _behind_prompt(self, state: State, fold: Fold, snapshot: Snapshot, separate: Usage) -> Usage | None:
+        """The usage of a call behind the last prompt in place of the separate one, if that is the cheaper call. Its
+        summary is taken to be the same, and its answer to be longer, as it cites by quotations."""
+        if self._prices is None or state.last_refs is None:
+            return None
+        found = repeated(snapshot, fold, self._estimate)
+        behind = behind_the_prompt(fold, extend=self.policy.incremental, focus=self.policy.focus)
+        tokens = found.prompt.wire_tokens + sum(self._estimate(message["content"]) for message in behind)
+        if tokens > self._budget.prompt_ceiling or not found.goes_on_from(state.last_refs):
+            return None
+        expected = summarizer_usage(fold, None, SUMMARIZER_ROOM_TOKENS, self._estimate, extend=self.policy.incremental)
+        cached = Usage(tokens, int(QUOTED_SHARE * separate.completion_tokens), found.cached_tokens)
+        choice = cheaper_call(
+            fold.cap_tokens, expected.prompt_tokens, self._prices, replace(cached, completion_tokens=0), self._prices
+        )
+        return cached if choice.call == "cached" else None
 
 
-def _sent(decided: Ready | Refused, summarizer_in: int = 0, summarizer_out: int = 0) -> Sent:
+def _sent(decided: Ready | Refused, summarizer: Usage = NOTHING) -> Sent:
     input_tokens = decided.window.input_tokens
     if isinstance(decided, Refused):
-        return Sent(None, input_tokens, summarizer_in, summarizer_out)
+        return Sent(None, input_tokens, summarizer)
     recalled_tokens = sum(row.tokens for row in decided.accounts.recalled)
     messages, tools_tokens = assemble(decided).messages, decided.prompt.tools_tokens
-    return Sent(messages, input_tokens, summarizer_in, summarizer_out, recalled_tokens, tools_tokens)
+    return Sent(messages, input_tokens, summarizer, recalled_tokens, tools_tokens)
 
 
 def local_vectors() -> Callable[[str], Rows]:

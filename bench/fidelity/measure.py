@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from app.domain.content import content_text
-from app.domain.types import PromptMessage
+from app.domain.types import PromptMessage, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
 from bench.fidelity.recorded import Conversation, Question
 
@@ -17,16 +17,19 @@ CACHED_PRICE_SHARE = 0.1
 OUTPUT_PRICE = 4
 
 
+NOTHING = Usage(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
     """One prompt. `input_tokens` are what counts against the input budget; messages are None where the rule refused.
+    `summarizer` is the usage of the summarizer's calls before it.
     `recalled_tokens` are those of older messages that came back for it, with framing; `tools_tokens` are those of the
     tools that the rule itself offers."""
 
     messages: Sequence[PromptMessage] | None
     input_tokens: int
-    summarizer_in: int = 0
-    summarizer_out: int = 0
+    summarizer: Usage = NOTHING
     recalled_tokens: int = 0
     tools_tokens: int = 0
 
@@ -54,8 +57,7 @@ class Tally:
     violations: int = 0
     sent_tokens: int = 0
     cached_tokens: int = 0
-    summarizer_in: int = 0
-    summarizer_out: int = 0
+    summarizer: Usage = NOTHING
     question_tokens: int = 0
     recalled_tokens: int = 0
     recalled_for_questions: int = 0
@@ -66,8 +68,9 @@ class Tally:
 
     def figures(self) -> dict[str, Any]:
         """What is reported; shares are 0 to 1, tokens are means."""
-        paid = self.sent_tokens - (1 - CACHED_PRICE_SHARE) * self.cached_tokens
-        paid += self.summarizer_in + OUTPUT_PRICE * self.summarizer_out
+        asked_in, cached_in = self.summarizer.prompt_tokens, self.summarizer.cached_prompt_tokens
+        paid = self.sent_tokens + asked_in - (1 - CACHED_PRICE_SHARE) * (self.cached_tokens + cached_in)
+        paid += OUTPUT_PRICE * self.summarizer.completion_tokens
         asked = len(self.ev)
         return {
             "ev": _mean(self.ev),
@@ -86,7 +89,7 @@ class Tally:
             "recalled_tokens_per_prompt": round(self.recalled_tokens / max(1, self.prompts - asked)),
             "recalled_tokens_per_question": round(self.recalled_for_questions / max(1, asked)),
             "question_prompt_tokens": round(self.question_tokens / max(1, asked)),
-            "summarizer_tokens": [self.summarizer_in, self.summarizer_out],
+            "summarizer_tokens": [asked_in, cached_in, self.summarizer.completion_tokens],
         }
 
 
@@ -108,6 +111,15 @@ def measure(rule: Rule, conversations: Sequence[Conversation], input_budget: int
         if of_this:
             tally.by_conversation[conversation.id] = _mean(of_this)
     return tally
+
+
+def sum_of(one: Usage, other: Usage) -> Usage:
+    """Both usages as one."""
+    return Usage(
+        one.prompt_tokens + other.prompt_tokens,
+        one.completion_tokens + other.completion_tokens,
+        one.cached_prompt_tokens + other.cached_prompt_tokens,
+    )
 
 
 def evidence_share(messages: Sequence[PromptMessage], question: Question) -> float:
@@ -171,8 +183,7 @@ def _count_prompts(
     tools_before = 0
     for sent in prompts:
         tally.prompts += 1
-        tally.summarizer_in += sent.summarizer_in if replayed else 0
-        tally.summarizer_out += sent.summarizer_out if replayed else 0
+        tally.summarizer = sum_of(tally.summarizer, sent.summarizer) if replayed else tally.summarizer
         if sent.messages is None:
             tally.refused += 1
             continue

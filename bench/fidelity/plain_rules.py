@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from app.domain.extractive import SourceText, gather
-from app.domain.types import Message, PromptMessage, Turn
+from app.domain.types import Message, PromptMessage, Turn, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.window.prompt import neutral_message
 from bench.fidelity.measure import Sent, message_wire_tokens
@@ -31,7 +31,7 @@ def sent(messages: Sequence[PromptMessage], spent: list[str], estimate: Estimate
     """A prompt with what its summarizer read and wrote since the one before, turn about, which is forgotten then."""
     asked, answered = (sum(map(estimate, spent[at::2])) for at in (0, 1))
     spent.clear()
-    return Sent(messages, input_tokens(messages, estimate), asked, answered)
+    return Sent(messages, input_tokens(messages, estimate), Usage(asked, answered))
 
 
 def system_of(conversation: Conversation) -> list[PromptMessage]:

@@ -76,6 +76,32 @@ def with_long_replies(conversation: Conversation, estimate: Estimate) -> Convers
     return replace(conversation, turns=tuple(turns))
 
 
+def as_one_loop(conversations: Sequence[Conversation], estimate: Estimate) -> Conversation:
+    """All tool rounds of the conversations as one turn of an agent, behind the first message of a user."""
+    turns = [(at, turn) for at, conversation in enumerate(conversations) for turn in conversation.turns]
+    asked = next(turn.messages[0] for _, turn in turns if turn.messages[0].role == "user")
+    rounds = [
+        _renamed(message, f"_{at}", estimate)
+        for at, turn in turns
+        for message in turn.messages
+        if message.role == "tool" or message.tool_calls
+    ]
+    messages = tuple(
+        replace(message, id=MessageId(UUID(int=seq)), turn_id=asked.turn_id, seq=seq)
+        for seq, message in enumerate([asked, *rounds], start=1)
+    )
+    loop = Turn(asked.turn_id, 1, TurnStatus.COMPLETED, unresolved=False, messages=messages)
+    return replace(conversations[0], id="one loop", turns=(loop,), questions=())
+
+
+def _renamed(message: Message, suffix: str, estimate: Estimate) -> Message:
+    """The message with call ids that end with `suffix`: two transcripts may have the same."""
+    calls = tuple(replace(call, id=call.id + suffix) for call in message.tool_calls)
+    answered = message.tool_call_id + suffix if message.tool_call_id else None
+    tokens = message_tokens(message.content, estimate, tool_calls=calls, tool_call_id=answered)
+    return replace(message, tool_calls=calls, tool_call_id=answered, tokens=tokens)
+
+
 def numbered_message(
     turn_id: TurnId,
     seq: int,

@@ -9,10 +9,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TypeAlias
 
+from app.domain.prices import Prices
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import PRESETS, ContextPolicy, Recall
 from bench.fidelity.engine_rule import EngineRule
-from bench.fidelity.measure import Rule
+from bench.fidelity.measure import CACHED_PRICE_SHARE, OUTPUT_PRICE, Rule
 from bench.fidelity.plain_rules import KeepLast
 
 MakeRule: TypeAlias = Callable[[int, Estimate], Rule]
@@ -26,6 +27,8 @@ PEERS: Mapping[str, str] = {
     "LlamaIndex ChatSummaryMemoryBuffer": "llama_index:bench.fidelity.llama_index_rule:LlamaIndexSummaries",
 }
 """The package that a peer needs, and where its rule is."""
+CACHING = Prices(input_usd=1.0, output_usd=float(OUTPUT_PRICE), cached_input_usd=CACHED_PRICE_SHARE)
+"""Prices in the ratios of effective tokens."""
 BLOCK_SHARE = 0.3
 """`prune_block_share` of the variants that prune in blocks."""
 
@@ -35,6 +38,7 @@ def rules() -> Mapping[str, MakeRule]:
     guarded = PRESETS["guarded"].policy
     made: dict[str, MakeRule] = {
         "guarded": partial(_engine, guarded),
+        "guarded, provider that caches": partial(_engine, guarded, prices=CACHING),
         "guarded, protected_share 0.15": partial(_engine, replace(guarded, protected_share=TIGHT_SHARE)),
         "guarded, room for recall": partial(_engine, _roomy(guarded)),
         "guarded without recall": partial(_engine, replace(guarded, recall=Recall(enabled=False))),
@@ -54,10 +58,17 @@ def prune_rules() -> Mapping[str, MakeRule]:
     """What is compared for what a prune takes: of no interest to what comes back, so not drawn."""
     guarded = PRESETS["guarded"].policy
     whole_turns = replace(
-        guarded, auto_summarize=False, prune_unit="turn", protected_share=TIGHT_SHARE, recall=Recall(enabled=False)
+        guarded,
+        auto_summarize=False,
+        prune_unit="turn",
+        prune_block_share=0.0,
+        protected_share=TIGHT_SHARE,
+        recall=Recall(enabled=False),
     )
     by_value = replace(guarded, prune_order="value", prune_block_share=BLOCK_SHARE)
     return {
+        "guarded, no block": partial(_engine, replace(guarded, prune_block_share=0.0)),
+        "guarded, larger blocks": partial(_engine, replace(guarded, prune_block_share=BLOCK_SHARE)),
         "guarded, by value in blocks": partial(_engine, by_value),
         "whole turns leave, oldest first": partial(_engine, whole_turns),
         "whole turns leave, in blocks": partial(_engine, replace(whole_turns, prune_block_share=BLOCK_SHARE)),
@@ -79,8 +90,8 @@ def _roomy(guarded: ContextPolicy) -> ContextPolicy:
     )
 
 
-def _engine(policy: ContextPolicy, input_budget: int, estimate: Estimate) -> Rule:
-    return EngineRule(policy, input_budget, estimate)
+def _engine(policy: ContextPolicy, input_budget: int, estimate: Estimate, prices: Prices | None = None) -> Rule:
+    return EngineRule(policy, input_budget, estimate, prices=prices)
 
 
 def _keep_last(_input_budget: int, estimate: Estimate) -> Rule:

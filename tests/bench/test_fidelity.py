@@ -17,11 +17,13 @@ from bench.fidelity.kept import LEAST_FOLDS, measure_kept
 from bench.fidelity.kept import PLANTED as STATEMENTS
 from bench.fidelity.look_back import measure_look_backs
 from bench.fidelity.measure import common_prefix_tokens, evidence_share, has_answer, measure, violation
-from bench.fidelity.recorded import REPLY_WORDS, Question, read_conversations, with_long_replies
+from bench.fidelity.recorded import REPLY_WORDS, Question, as_one_loop, read_conversations, with_long_replies
+from bench.fidelity.rules import CACHING
 from bench.fidelity.updates import PLANTED, measure_updates
 from bench.fidelity.values import measure_values
 from tests.docs.pages import ROOT
 
+GUARDED = PRESETS["guarded"].policy
 ESTIMATE = Tokenizers().estimator("o200k_base")
 NAMES = [f"{first}{last}" for first in ("Kar", "Lem", "Nor", "Pel", "Ras") for last in ("anto", "ebel", "igus", "oma")]
 QUESTION = Question("Where are the bees?", ("lighthouse",), ("Bees live behind the lighthouse.", "Two hives."), "one")
@@ -86,16 +88,46 @@ def test_a_budget_is_that_of_the_smallest_window_with_so_much_input() -> None:
 
 def test_guarded_brings_back_what_left_and_no_prompt_is_over_its_budget(tmp_path: Path) -> None:
     conversations = read_conversations(recording(tmp_path), ESTIMATE)
-    figures = measure(EngineRule(PRESETS["guarded"].policy, 2048, ESTIMATE), conversations, 2048, ESTIMATE).figures()
+    figures = measure(EngineRule(GUARDED, 2048, ESTIMATE), conversations, 2048, ESTIMATE).figures()
     assert figures["ev"] == figures["ans"] == 1
     assert figures["prompts_over_budget"] == figures["prompts_with_violation"] == figures["prompts_refused"] == 0
     assert figures["summarizer_tokens"][0] > 0
 
 
+def test_a_provider_that_caches_gets_the_same_prompts_for_less_money(tmp_path: Path) -> None:
+    conversations = [with_long_replies(each, ESTIMATE) for each in read_conversations(recording(tmp_path), ESTIMATE)]
+    separate, cheaper = (
+        measure(EngineRule(GUARDED, 4096, ESTIMATE, prices=prices), conversations, 4096, ESTIMATE).figures()
+        for prices in (None, CACHING)
+    )
+    assert cheaper["sent_tokens_per_turn"] == separate["sent_tokens_per_turn"]
+    assert cheaper["ev"] == separate["ev"]
+    assert cheaper["eff_tokens_per_turn"] < separate["eff_tokens_per_turn"]
+    assert separate["summarizer_tokens"][1] == 0 < cheaper["summarizer_tokens"][1]
+
+
+def test_the_tool_rounds_of_all_transcripts_make_one_turn(tmp_path: Path) -> None:
+    def transcript(name: str) -> str:
+        call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        asked, answered = {"role": "user", "content": name}, {"role": "assistant", "content": "Done."}
+        called = {"role": "assistant", "content": None, "tool_calls": [call]}
+        result = {"role": "tool", "tool_call_id": "c", "content": name * 40}
+        return json.dumps({"id": name, "messages": [asked, called, result, answered]})
+
+    path = tmp_path / "tools.jsonl"
+    path.write_text("\n".join(map(transcript, NAMES)))
+    loop = as_one_loop(read_conversations(path, ESTIMATE), ESTIMATE)
+    (turn,) = loop.turns
+    assert [message.role for message in turn.messages] == ["user", *["assistant", "tool"] * len(NAMES)]
+    figures = measure(EngineRule(GUARDED, 1024, ESTIMATE), [loop], 1024, ESTIMATE).figures()
+    assert figures["prompts"] == len(NAMES) + 1
+    assert figures["prompts_over_budget"] == figures["prompts_with_violation"] == figures["prompts_refused"] == 0
+
+
 def test_the_newest_statement_is_in_the_prompt_behind_the_one_that_it_corrects(tmp_path: Path) -> None:
     conversations = read_conversations(recording(tmp_path, turns=60), ESTIMATE)
     for budget in (1024, 4096):
-        rule = EngineRule(PRESETS["guarded"].policy, budget, ESTIMATE)
+        rule = EngineRule(GUARDED, budget, ESTIMATE)
         found = measure_updates(rule, conversations, ESTIMATE)
         assert (found.planted, found.in_order_share) == (len(PLANTED), 1.0)
         assert found.newest_share >= 0.95
@@ -103,16 +135,16 @@ def test_the_newest_statement_is_in_the_prompt_behind_the_one_that_it_corrects(t
 
 def test_what_a_user_demanded_once_stands_in_the_prompt_after_many_summaries(tmp_path: Path) -> None:
     conversations = read_conversations(recording(tmp_path, turns=60), ESTIMATE)
-    found = measure_kept(EngineRule(PRESETS["guarded"].policy, 4096, ESTIMATE), conversations, ESTIMATE)
+    found = measure_kept(EngineRule(GUARDED, 4096, ESTIMATE), conversations, ESTIMATE)
     assert found.folds >= LEAST_FOLDS
     assert (found.planted, found.kept_share) == (len(STATEMENTS), 1.0)
-    tight = measure_kept(EngineRule(PRESETS["guarded"].policy, 1024, ESTIMATE), conversations, ESTIMATE)
+    tight = measure_kept(EngineRule(GUARDED, 1024, ESTIMATE), conversations, ESTIMATE)
     assert tight.kept_share < tight.reached_share == 1.0
 
 
 def test_what_a_prompt_without_recall_lacks_is_one_look_back_away(tmp_path: Path) -> None:
     conversations = read_conversations(recording(tmp_path), ESTIMATE)
-    policy = replace(PRESETS["guarded"].policy, recall=Recall(enabled=False))
+    policy = replace(GUARDED, recall=Recall(enabled=False))
     found = measure_look_backs(EngineRule(policy, 2048, ESTIMATE), conversations, 2048, ESTIMATE)
     assert (found.questions, found.ev[:2], found.ev_of_turn) == (1, (0, 1), (0, 1, 1))
     assert found.over_budget == found.broken == 0
@@ -132,7 +164,7 @@ def test_a_value_of_a_tool_output_is_read_again_by_the_words_around_it(tmp_path:
         messages += [{"role": "user", "content": f"Next, {number}"}, {"role": "assistant", "content": "Clouds. " * 40}]
     path = tmp_path / "tools.jsonl"
     path.write_text(json.dumps({"id": "t", "messages": messages}))
-    rule = EngineRule(PRESETS["guarded"].policy, 2048, ESTIMATE)
+    rule = EngineRule(GUARDED, 2048, ESTIMATE)
     found = measure_values(rule, read_conversations(path, ESTIMATE), 2048, ESTIMATE)
     assert (found.sampled, found.after_two) == (8, 1.0)
     assert found.in_prompt < found.after_two

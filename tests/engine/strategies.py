@@ -45,6 +45,7 @@ def guarded_policies(draw: st.DrawFn, *, summarizes: bool = False) -> ContextPol
         mandatory_summary_turn=draw(st.sampled_from((8, 1, 3))),
         protected_turns=draw(st.sampled_from((4, 0, 1, 2, 6))),
         prune_protected=draw(st.sampled_from((True, True, False))),
+        prune_block_share=draw(st.sampled_from((0.1, 0.0))),
         auto_summarize=summarizes or draw(st.sampled_from((True, True, False))),
         summary_max_ratio=draw(st.sampled_from((0.15, 0.05, 0.4))),
         summary_role=draw(st.sampled_from(("system", "user"))),

@@ -25,7 +25,7 @@ async def test_older_media_give_way_to_a_line_each_and_the_log_says_so(database_
         serving(chat("Noted.")) as server,
         service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
     ):
-        session = await at.session(policy={"summarize_when": "never", "protected_turns": 1})
+        session = await at.session(policy={"summarize_when": "never", "protected_turns": 1, "prune_block_share": 0})
         *_, kept = [
             await at.turn(session.id, [text(f"Here is part {number}."), part]) for number, part in enumerate(parts, 1)
         ]

@@ -117,7 +117,7 @@ async def test_a_prompt_with_a_shortened_message_and_its_reasoning_is_the_same_i
         serving(answer) as server,
         service(database_url, models_toml(server, window=2100, extra=wants), folder=tmp_path) as at,
     ):
-        session = await at.session(policy={"summarize_when": "never", "protected_turns": 0})
+        session = await at.session(policy={"summarize_when": "never", "protected_turns": 0, "prune_block_share": 0})
         for _ in range(2):
             turn = (await at.turn(session.id, "Is a paid?", tools=TOOLS)).turn
             await at.outputs(session.id, turn.id, {"call_a": "yes"})

@@ -121,7 +121,13 @@ def test_a_call_whose_inputs_are_cleared_keeps_its_long_text_until_it_is_dropped
     history = History()
     worked = history.turn(*_rounds(3, 5), ("assistant", 10, 1), call_tokens=700)
     turns = (worked, history.turn(status=TurnStatus.RUNNING))
-    ready = _plan(turns, ClearToolResults(trigger_tokens=1, keep=2, clear_inputs=True), 1500, auto_summarize=False)
+    ready = _plan(
+        turns,
+        ClearToolResults(trigger_tokens=1, keep=2, clear_inputs=True),
+        1500,
+        auto_summarize=False,
+        prune_block_share=0.0,
+    )
     assembled = assemble(ready)
     stored = {message.seq: message for turn in turns for message in turn.messages}
     assert [ref[:2] for ref in assembled.refs["items"] if ref[0] in ("c", "s")] == [["c", 2], ["s", 4], ["s", 6]]

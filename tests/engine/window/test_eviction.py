@@ -21,7 +21,7 @@ from tests.engine.readings import items_of, never_dropped, ready_of, sent_ids
 from tests.engine.strategies import guarded_policies, policies, snapshots
 from tests.engine.turn_stand_in import decide
 
-_NO_SUMMARY = replace(GUARDED, auto_summarize=False, protected_turns=2)
+_NO_SUMMARY = replace(GUARDED, auto_summarize=False, protected_turns=2, prune_block_share=0.0)
 _BY_VALUE = replace(_NO_SUMMARY, prune_order="value")
 _orders: st.SearchStrategy[PruneOrder] = st.sampled_from(("oldest", "value"))
 _units: st.SearchStrategy[PruneUnit] = st.sampled_from(("message", "turn"))
@@ -149,6 +149,8 @@ def test_in_a_long_tool_loop_a_block_leaves_at_once_and_the_next_rounds_prune_no
 
     one_by_one, in_blocks = sent(_NO_SUMMARY), sent(replace(_NO_SUMMARY, prune_block_share=0.3))
     assert changed(in_blocks) < changed(one_by_one) / 2
+    # A round takes 100 of 1,000 tokens here, as much as the default's block.
+    assert 0 < changed(sent(GUARDED)) < changed(one_by_one)
     assert all(prompt[0] == whole.messages[0].id for prompt in in_blocks)
     assert all(prompt[-1] == whole.messages[2 * at].id for at, prompt in enumerate(in_blocks))
 

@@ -136,7 +136,7 @@ def test_older_messages_media_leave_before_anything_is_dropped_and_protected_one
         ("media_marked", "over_budget"),
         ("assistant_dropped", "over_budget"),
     ]
-    policy = replace(_NO_SUMMARY, protected_turns=1)
+    policy = replace(_NO_SUMMARY, protected_turns=1, prune_block_share=0.0)
     seen: set[int] = set()
     for input_budget in range(8000, 1700, -20):
         decision = plan(snapshot_of((old, newest), current, input_budget=input_budget, policy=policy), estimate)

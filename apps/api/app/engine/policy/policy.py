@@ -84,7 +84,7 @@ class ContextPolicy:
     prune_protected: bool = True
     prune_unit: PruneUnit = "message"
     prune_order: PruneOrder = "oldest"
-    prune_block_share: Share = 0.0
+    prune_block_share: Share = 0.1
     summarize_when: Literal["preflight", "post_turn", "both", "never"] = "preflight"
     auto_summarize: bool = True
     summarize_ahead: bool = True
@@ -185,6 +185,7 @@ _PUBLISHED = ContextPolicy(
     summary_trigger_ratio=None,
     mandatory_summary_turn=None,
     protected_share=None,
+    prune_block_share=0.0,
     summarize_ahead=False,
     recall=Recall(enabled=False),
     look_back="off",

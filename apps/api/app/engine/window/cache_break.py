@@ -32,17 +32,25 @@ _WITH_REASONING: Final = frozenset({"mt", "mb"})
 _RUNS: Final = frozenset({"m", "u", *_WITH_REASONING})
 _FOR_ONE_TURN: Final = (None, "recall", "look_back", "reasoning")
 _OF_RECALL: Final = (RECALLED, sha256_hex(RECALL_NOTE))
+_LEAST_CACHED_TOKENS: Final = 1_024
+"""Shortest prefix, in tokens, that OpenAI and most other providers cache. Anthropic's minimum depends on the model, and
+it reports for each call what it has cached."""
 
 
 @frozen
 class Repeated:
     """The beginning that a session's next prompts share: without the running turn and what is sent for it only.
-    `prompt` ends where a summarizer's part ends; `refs` are those of the whole beginning. `new_tokens` are those of a
-    turn in `prompt` that no earlier prompt contained completely."""
+    `prompt` ends where a summarizer's part ends; `refs` are those of the whole beginning. `sent_tokens` are those of
+    `prompt` without a turn that no earlier prompt contained completely."""
 
     prompt: Prompt
     refs: JsonObject
-    new_tokens: int
+    sent_tokens: int
+
+    @property
+    def cached_tokens(self) -> int:
+        """How many of its tokens a provider has in its cache if it was sent lately: none of a prompt that is short."""
+        return self.sent_tokens if self.sent_tokens >= _LEAST_CACHED_TOKENS else 0
 
     def goes_on_from(self, before: JsonObject) -> bool:
         """Whether it continues the prompt of these references, ignoring what was in that for one turn only."""
@@ -56,9 +64,11 @@ def repeated(snapshot: Snapshot, fold: Fold, estimate: Estimate) -> Repeated:
     window = lay_out_cleared(replace(snapshot, current=replace(snapshot.current, messages=())), estimate)
     refs = refs_of(window.prompt, (), past.others_between)
     if unseen is None:
-        return Repeated(window.prompt, refs, past.wire_tokens(past.turn_count - 1) if past.turn_count else 0)
+        new_tokens = past.wire_tokens(past.turn_count - 1) if past.turn_count else 0
+        return Repeated(window.prompt, refs, window.prompt.wire_tokens - new_tokens)
     shown = bisect_left(window.past, unseen.seq, key=attrgetter("turn_seq"))
-    return Repeated(replace(window, past=window.past[:shown]).prompt, refs, 0)
+    prompt = replace(window, past=window.past[:shown]).prompt
+    return Repeated(prompt, refs, prompt.wire_tokens)
 
 
 def cache_break(before: JsonObject, now: JsonObject) -> CacheBreak | None:

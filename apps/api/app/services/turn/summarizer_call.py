@@ -47,9 +47,6 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_TOKENS_PER_CAP = 2
 """Output tokens for each token of the cap: an answer has ids and JSON besides the text that is capped."""
-_LEAST_CACHED_TOKENS = 1_024
-"""Shortest prefix, in tokens, that OpenAI and most other providers cache. Anthropic's minimum depends on the model, and
-it reports for each call what it has cached."""
 _INLINE_CHARS = 8_192
 """Characters that are processed on the event loop (about 4 ms). A thread would wait longer than it works."""
 
@@ -119,12 +116,10 @@ async def _by_cost(rt: Runtime, job: SummaryJob, found: Repeated, tokens: int) -
         return CallChoice("separate", "no_price")
     ceiling = budget_of(rt.catalogue.model(alias, session.tenant_id), policy).prompt_ceiling
     usage = await asyncio.to_thread(summarizer_usage, fold, None, ceiling, rows.estimate, extend=policy.incremental)
-    cached_tokens = found.prompt.wire_tokens - found.new_tokens
+    cached_tokens, written_tokens = found.cached_tokens, 0
     if rows.model.reports_cache_writes:
-        cached_tokens = min(cached_tokens, last.cached_tokens)
-    elif cached_tokens < _LEAST_CACHED_TOKENS:
-        cached_tokens = 0
-    written_tokens = found.prompt.wire_tokens - cached_tokens if rows.model.reports_cache_writes else 0
+        cached_tokens = min(found.sent_tokens, last.cached_tokens)
+        written_tokens = found.prompt.wire_tokens - cached_tokens
     thinking_tokens = rows.model.thinking_tokens(budget_of(rows.model, policy).output_reserve)
     repeated_usage = Usage(tokens, thinking_tokens, cached_tokens, written_tokens)
     return cheaper_call(fold.cap_tokens, usage.prompt_tokens, separate, repeated_usage, own)
