@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.types import SummaryBody, Turn
+from app.domain.recalled import Recalled
+from app.domain.types import SummaryBody, Turn, TurnStatus
 from app.engine.policy.policy import ContextPolicy, Recall
 from app.engine.recall.bm25 import Query, posting_count, rarities, search
 from app.engine.recall.index import EMPTY, Index, Packed, packed_text
@@ -34,7 +35,7 @@ from app.engine.window.past import past_of_columns
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.recalled import RECALL_NOTE
 from app.engine.window.snapshot import Snapshot
-from tests.engine.histories import History, chat, estimate, snapshot_of
+from tests.engine.histories import History, UnitShape, chat, estimate, snapshot_of
 from tests.engine.readings import items_of
 
 POLICY = ContextPolicy()
@@ -215,6 +216,29 @@ def test_text_already_in_the_prompt_is_not_recalled() -> None:
     assert isinstance(decided, Ready)
     texts = [str(message["content"]) for message in decided.prompt.messages()]
     assert texts.count(str(current.messages[0].content)) == 1
+
+
+@given(st.integers(0, 12), st.integers(5, 300), st.integers(1_200, 6_000))
+def test_a_tool_loop_keeps_what_its_first_call_recalled_until_its_rounds_need_the_room(
+    old_turns: int, result_tokens: int, input_budget: int
+) -> None:
+    """What is recalled precedes all rounds: a change of it would take them out of the provider's cache."""
+    snapshot = recalling(2 + old_turns, input_budget)
+    rounds: tuple[UnitShape, int, int] = ("tool_group", result_tokens, 1)
+    made = History().turn(*[rounds] * 30, status=TurnStatus.RUNNING).messages[1:]
+    asked = snapshot.current.messages[0]
+    worked = [replace(each, seq=asked.seq + at, turn_id=asked.turn_id) for at, each in enumerate(made, start=1)]
+    recalled: list[tuple[Recalled, ...]] = []
+    for end in range(0, len(worked) + 1, 2):
+        current = replace(snapshot.current, messages=(asked, *worked[:end]))
+        decided = plan(replace(snapshot, current=current), estimate, may_summarize=False)
+        assert isinstance(decided, Ready)
+        assert decided.window.input_tokens <= input_budget
+        recalled.append(decided.accounts.recalled)
+    assert recalled[0]
+    assert recalled == [recalled[0] if each else () for each in recalled]
+    ended = recalled.index(()) if () in recalled else len(recalled)
+    assert not any(recalled[ended:])
 
 
 def test_text_in_a_turn_that_is_kept_as_columns_is_not_recalled() -> None:

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
+from app.domain.audit import CLEARED
 from app.domain.content import content_text
+from app.domain.frozen import replace
 from app.domain.recalled import Recalled
 from app.domain.types import Message, Region
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
@@ -26,6 +28,7 @@ from app.engine.window.window import Window
 
 RECALL_NOTE: Final = "[Earlier messages of this conversation that may matter now. The newest message comes last.]"
 """Precedes the block, in the role of the user. Without it an old request would look like a current one."""
+_OF_ROUNDS: Final = frozenset({"assistant", "tool_group"})
 _LEAST_DATED_TOKENS: Final = 1_200
 """Smallest room for a block that has day lines although the policy does not show days: in a smaller one they would
 displace messages that answer."""
@@ -60,12 +63,17 @@ def _label(day: int | None) -> str:
 
 def bring_back(window: Window) -> Window:
     """The window with recalled messages, within the share of the block and below the prune threshold. Summaries and
-    prunes are decided without them, and the next turn begins without them."""
+    prunes are decided without them, and the next turn begins without them.
+
+    They precede all tool rounds of the turn, which a change would take out of a provider's cache. So a later call has
+    those of the first one, as long as the rounds leave room for all of them and nothing is pruned, and then none."""
     note = block_item("recall", "recall", "user", RECALL_NOTE, window.estimate)
     most_tokens = _most_tokens(window)
     is_dated = window.snapshot.policy.show_time or most_tokens >= _LEAST_DATED_TOKENS
     day = day_said if is_dated else nobodys_day
-    chosen = _chosen(window, note.tokens, most_tokens, day)
+    first = _before_rounds(window)
+    is_pruned = first is not window and any(action.reason != CLEARED for action in window.log.actions)
+    chosen = () if is_pruned else _chosen(first, note.tokens, most_tokens, day)
     if not chosen:
         return window
     items: list[PromptItem] = [note]
@@ -84,7 +92,21 @@ def bring_back(window: Window) -> Window:
             rows.append(
                 Recalled(message.seq, message.id, message.reasoning_sent, round(100 * found.score), tokens, words)
             )
-    return window.with_added([*days, *[(end, item) for item in items], *today], tuple(rows))
+    shown = window.with_added([*days, *[(end, item) for item in items], *today], tuple(rows))
+    return window if first is not window and shown.at_prune_trigger else shown
+
+
+def _before_rounds(window: Window) -> Window:
+    """The window of the running turn's first call, but with its look-backs. Without tool rounds it is the window."""
+    rounds = [piece for piece in window.current if piece.kind in _OF_ROUNDS]
+    if not rounds:
+        return window
+    return replace(
+        window,
+        current=tuple([piece for piece in window.current if piece.kind not in _OF_ROUNDS]),
+        tokens=window.tokens - sum([piece.tokens for piece in rounds]),
+        messages=window.messages - sum([piece.messages for piece in rounds]),
+    )
 
 
 def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, PromptItem]:
