@@ -231,7 +231,8 @@ def test_a_tool_loop_keeps_what_its_first_call_recalled_until_its_rounds_need_th
     recalled: list[tuple[Recalled, ...]] = []
     for end in range(0, len(worked) + 1, 2):
         current = replace(snapshot.current, messages=(asked, *worked[:end]))
-        decided = plan(replace(snapshot, current=current), estimate, may_summarize=False)
+        drifting = replace(snapshot, current=current, calibration_ratio=1.001 + 0.029 * (end % 7) / 7)
+        decided = plan(drifting, estimate, may_summarize=False)
         assert isinstance(decided, Ready)
         assert decided.window.input_tokens <= input_budget
         recalled.append(decided.accounts.recalled)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,29 +130,47 @@ def test_in_blocks_most_prompts_begin_with_the_whole_of_the_prompt_before() -> N
     assert changed(replace(policy, prune_block_share=0.4, prune_order="value")) < 10
 
 
+def _loop(rounds: int, tokens: int) -> Turn:
+    shape: tuple[UnitShape, int, int] = ("tool_group", tokens, 1)
+    return History().turn(*[shape] * rounds, user_tokens=50, status=TurnStatus.RUNNING)
+
+
+def _sent_in_loop(whole: Turn, policy: ContextPolicy, *ratios: float) -> list[list[MessageId]]:
+    """The prompt of each round, planned with these calibrations in turn."""
+    rounds = [replace(whole, messages=whole.messages[:end]) for end in range(1, len(whole.messages) + 1, 2)]
+    sent: list[list[MessageId]] = []
+    for each, ratio in zip(rounds, cycle(ratios or (1.0,))):
+        snapshot = snapshot_of((), each, input_budget=1000, policy=policy, calibration_ratio=ratio)
+        decided = plan(snapshot, estimate)
+        assert isinstance(decided, Ready)
+        sent.append([item.message.id for item in items_of(decided.prompt) if item.message])
+    return sent
+
+
+def _changed(prompts: list[list[MessageId]]) -> int:
+    """How many prompts do not begin with the whole of the prompt before."""
+    return sum(now[: len(before)] != before for before, now in pairwise(prompts))
+
+
 def test_in_a_long_tool_loop_a_block_leaves_at_once_and_the_next_rounds_prune_nothing_more() -> None:
-    shape: tuple[UnitShape, int, int] = ("tool_group", 100, 1)
-    whole = History().turn(*[shape] * 30, user_tokens=50, status=TurnStatus.RUNNING)
-
-    def sent(policy: ContextPolicy) -> list[list[MessageId]]:
-        rounds = [replace(whole, messages=whole.messages[:end]) for end in range(1, len(whole.messages) + 1, 2)]
-        decided = [plan(snapshot_of((), each, input_budget=1000, policy=policy), estimate) for each in rounds]
-        assert all(isinstance(each, Ready) for each in decided)
-        return [
-            [item.message.id for item in items_of(each.prompt) if item.message]
-            for each in decided
-            if isinstance(each, Ready)
-        ]
-
-    def changed(prompts: list[list[MessageId]]) -> int:
-        return sum(now[: len(before)] != before for before, now in pairwise(prompts))
-
-    one_by_one, in_blocks = sent(_NO_SUMMARY), sent(replace(_NO_SUMMARY, prune_block_share=0.3))
-    assert changed(in_blocks) < changed(one_by_one) / 2
-    # A round takes 100 of 1,000 tokens here, as much as the default's block.
-    assert 0 < changed(sent(GUARDED)) < changed(one_by_one)
+    whole = _loop(30, 100)
+    one_by_one = _sent_in_loop(whole, _NO_SUMMARY)
+    in_blocks = _sent_in_loop(whole, replace(_NO_SUMMARY, prune_block_share=0.3))
+    assert _changed(in_blocks) < _changed(one_by_one) / 2
     assert all(prompt[0] == whole.messages[0].id for prompt in in_blocks)
     assert all(prompt[-1] == whole.messages[2 * at].id for at, prompt in enumerate(in_blocks))
+
+
+def test_by_default_a_tool_loop_prunes_in_blocks() -> None:
+    whole = _loop(100, 20)
+    one_by_one = _changed(_sent_in_loop(whole, replace(GUARDED, prune_block_share=0.0)))
+    assert 0 < _changed(_sent_in_loop(whole, GUARDED)) < one_by_one / 3
+
+
+def test_a_calibration_that_changes_a_little_in_every_call_does_not_move_the_blocks() -> None:
+    whole = _loop(200, 10)
+    drifting = [1.001 + 0.029 * (at * 7 % 11) / 11 for at in range(11)]
+    assert _changed(_sent_in_loop(whole, GUARDED, *drifting)) == _changed(_sent_in_loop(whole, GUARDED, 1.03))
 
 
 @given(snapshots(guarded_policies()), _orders, _units, _blocks)

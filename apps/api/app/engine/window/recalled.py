@@ -93,7 +93,7 @@ def bring_back(window: Window) -> Window:
                 Recalled(message.seq, message.id, message.reasoning_sent, round(100 * found.score), tokens, words)
             )
     shown = window.with_added([*days, *[(end, item) for item in items], *today], tuple(rows))
-    return window if first is not window and shown.at_prune_trigger else shown
+    return window if first is not window and shown.steady.input_tokens >= shown.prune_from else shown
 
 
 def _before_rounds(window: Window) -> Window:
@@ -129,13 +129,13 @@ def _most_tokens(window: Window) -> int:
 def _chosen(
     window: Window, note_tokens: int, most_tokens: int, day: Callable[[Message], int | None]
 ) -> tuple[tuple[Unit, Candidate], ...]:
-    evicted, below = window.snapshot.evicted, window.prune_from
+    evicted, cost = window.snapshot.evicted, window.steady
     assert evicted is not None
 
     def has_room(tokens: int, messages: int, days: Collection[int | None]) -> bool:
         lines = [line.tokens for line in _lines(window, days).values()]
         more = tokens + note_tokens + sum(lines)
-        return more <= most_tokens and window.input_tokens_without(-more, -messages - 1 - len(lines)) < below
+        return more <= most_tokens and cost.input_tokens_without(-more, -messages - 1 - len(lines)) < window.prune_from
 
     if not has_room(1, 1, ()):
         return ()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from math import ceil
+from typing import Any, Final, Literal, TypeAlias
 
 from app.domain.frozen import frozen, replace
 from app.domain.recalled import Recalled
@@ -21,6 +22,8 @@ from app.engine.window.snapshot import PlanLog, Removal, Snapshot
 Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
 """What may be removed of a piece: nothing; the middle of its tool results, as the last resort; its media; all of it,
 but not its media first, because a summary cites it; or its long texts, then its media, then all of it."""
+_RATIO_STEPS: Final = 32
+"""Values between 1 and 2 that a steady calibration may have."""
 
 
 @frozen(slots=False)
@@ -58,6 +61,13 @@ class Cost:
             overhead_tokens=self.overhead_tokens - overhead,
             calibration_ratio=self.snapshot.calibration_ratio,
         )
+
+    @property
+    def steady(self) -> Cost:
+        """The same by a calibration that is rounded up, for what a turn's calls have in common: the calibration changes
+        a little in each of them."""
+        ratio = ceil(self.snapshot.calibration_ratio * _RATIO_STEPS) / _RATIO_STEPS
+        return Cost(replace(self.snapshot, calibration_ratio=ratio), self.tokens, self.messages, self.tools_tokens)
 
     @property
     def is_over(self) -> bool:
