@@ -306,7 +306,7 @@ def _settled(row: JsonObject, point: ForkPoint) -> JsonObject:
     return row
 
 
-# A pin or a summary of a later time would keep the session from being purged, and a turn would be a change of that time.
+# A pin or a summary of a later time would keep the session from being purged, and a turn would be a change of then.
 _NOT_LATER = {name: f"least(x.{name}, statement_timestamp())" for name in ("created_at", "updated_at")}
 
 
