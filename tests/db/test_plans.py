@@ -28,11 +28,11 @@ from app.db.messages import (
     window_turns,
 )
 from app.db.recall import turns_with
-from app.db.sessions import search_sessions, turn_of_list
+from app.db.sessions import list_sessions, search_sessions, turn_of_list
 from app.db.settled import settled_through
 from app.db.sql import Statement
 from app.db.statistics import analyze_for
-from app.db.turns import newest_messages
+from app.db.turns import newest_messages, page_of_turns
 from app.domain.types import SessionId, SessionRef, TenantId, Turn
 from app.services.pasts import settled_columns
 from tests.pooling import past_pooler
@@ -367,6 +367,9 @@ async def test_a_search_of_sessions_reads_no_more_than_it_looks_through(database
         await transaction.execute(Statement(said, ("horizon",)), horizon=horizon)
         tx.plans.clear()
         await search_sessions(tx, TenantId("default"), "nowhere", before=last, limit=5, most_looked_through=20)
+        page = await list_sessions(tx, TenantId("default"), PageBounds(UUID(int=0), last, 20, newest_first=True))
+        assert (len(page.rows), page.has_more) == (5, True)
+        await page_of_turns(tx, page.rows[0].id, PageBounds(0, 1000, 20, newest_first=True))
         assert sum(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] for plan in tx.plans) < 20 * 40
 
 

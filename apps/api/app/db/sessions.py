@@ -49,7 +49,9 @@ _UPDATE = sql(f"""
         updated_at = statement_timestamp()
     WHERE {_OURS} RETURNING {_COLUMNS}
     """)
-_PAGES = listed(_COLUMNS, "sessions WHERE tenant_id = :tenant_id", "id")
+_ROW_BYTES = """coalesce(octet_length(r.room_goal), 0) + coalesce(octet_length(r.instructions), 0)
+    + octet_length(CAST(ROW(r.policy, r.metadata) AS text))"""
+_PAGES = listed(_COLUMNS, "sessions WHERE tenant_id = :tenant_id", "id", _ROW_BYTES)
 
 NamedBy: TypeAlias = Literal["idempotency_key", "external_id"]
 """How a session is found other than by id: by the key of the request that made it, or by a client's name for it."""
@@ -95,7 +97,8 @@ _HORIZON = sql("""
     """)
 
 # Of a long text only the part is read that is searched: a goal may have megabytes, and a tenant thousands of forks.
-_SEARCH = paged(f"""
+_SEARCH = paged(
+    f"""
     SELECT {", ".join(f"s.{name}" for name in names_of(Session))}
     FROM sessions s LEFT JOIN LATERAL ({FIRST_INPUT}) first ON true
     WHERE s.tenant_id = :tenant_id AND s.id < :before
@@ -103,7 +106,9 @@ _SEARCH = paged(f"""
         AND strpos(lower(concat_ws(' ', s.id, left(s.room_goal, {_SEARCHED_GOAL_CHARS}), s.mode, s.agent_role,
             s.model_alias, s.metadata, first.first_input)), lower(:words)) > 0
     ORDER BY s.id DESC LIMIT :limit
-    """)
+    """,
+    _ROW_BYTES,
+)
 
 ON_ITS_NODE = "sessions WHERE sessions.id = :session_id"
 """The end of an INSERT … SELECT whose `session_id` is `sessions.id`. It tells Citus that all of the statement runs on

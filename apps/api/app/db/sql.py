@@ -47,20 +47,26 @@ def sql(text: str) -> Statement:
     return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))
 
 
-def listed(columns: str, source: str, position: str) -> Mapping[bool, Statement]:
+_ROW_BYTES = "octet_length(CAST(r AS text))"
+
+
+def listed(columns: str, source: str, position: str, row_bytes: str = _ROW_BYTES) -> Mapping[bool, Statement]:
     """A list's statement for `Transaction.fetch_between` by whether the newest come first. `source` has a condition."""
     within = f"SELECT {columns} FROM {source} AND {position} > :after AND {position} < :before ORDER BY {position}"
-    return {newest: paged(f"{within} {order} LIMIT :limit") for newest, order in ((False, "ASC"), (True, "DESC"))}
+    return {
+        newest: paged(f"{within} {order} LIMIT :limit", row_bytes) for newest, order in ((False, "ASC"), (True, "DESC"))
+    }
 
 
-def paged(text: str) -> Statement:
+def paged(text: str, row_bytes: str = _ROW_BYTES) -> Statement:
     """A list's statement for `Transaction.fetch_page`. `rows_read` is how many rows it has without a bound on bytes. It
     ends before the row with which they would have more than `_PAGE_BYTES`, but not before two rows: a client may have
-    got a part of a message with several items."""
+    got a part of a message with several items. `row_bytes` are those of a row `r`: the sizes of long columns that are
+    texts are known without reading them."""
     return sql(f"""
         SELECT * FROM (
             SELECT r.*, count(*) OVER () AS rows_read, row_number() OVER () AS row_number,
-                sum(octet_length(CAST(r AS text))) OVER (ROWS UNBOUNDED PRECEDING) AS bytes_through
+                sum({row_bytes}) OVER (ROWS UNBOUNDED PRECEDING) AS bytes_through
             FROM ({text}) AS r
         ) AS sized
         WHERE row_number <= 2 OR bytes_through <= {_PAGE_BYTES}
