@@ -161,11 +161,11 @@ async def _smaller(
 
 async def _fall_back(record: Record, plan: TurnPlan, fallbacks: list[str]) -> TurnPlan | None:
     """The plan of the turn for the next fallback in whose window it fits. Removes from the list what it tried."""
-    cooldowns = record.rt.cooldowns
-    cooldowns.rest(plan.model.alias)
+    cooldowns, tenant_id = record.rt.cooldowns, record.turn.claim.session.tenant_id
+    cooldowns.rest(plan.model.alias, tenant_id)
     while fallbacks:
         alias = fallbacks.pop(0)
-        if cooldowns.is_resting(alias):
+        if cooldowns.is_resting(alias, tenant_id):
             continue
         plan = await decide(record, await read_again(record, alias))
         if isinstance(plan.decided, Ready):
