@@ -268,11 +268,12 @@ def _exported_after(section: _Section) -> Statement:
         turn_id = "id" if section.table is tables.turns else "turn_id"
         rows = f"""turns t JOIN {table} x ON x.session_id = t.session_id AND x.{turn_id} = t.id
             WHERE t.session_id = :session_id AND t.seq >= :key_0 AND t.seq <= :through_seq"""
-    return paged(f"""
+    text = f"""
         SELECT {", ".join(columns)}, {", ".join([f"{key} AS key_{at}" for at, key in enumerate(keys)])} FROM {rows}
             AND ({", ".join(keys)}) > ({", ".join([f":key_{at}" for at in range(len(keys))])})
         ORDER BY {", ".join(keys)} LIMIT :limit
-        """)
+        """
+    return paged(text, section.columns)
 
 
 _EXPORTED = {name: _exported_after(section) for name, section in _SECTIONS.items()}

@@ -86,15 +86,19 @@ _TO_LOOK_THROUGH = sql("""
 
 _FOUND_COLUMNS = f"""m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content, m.name,
             {SAID_AT} AS said_at"""
-_FOUND = paged(f"""
+_FOUND = paged(
+    f"""
     SELECT {_FOUND_COLUMNS}, {TURN_SEQ} FROM messages m
     WHERE m.session_id = :session_id AND m.seq = ANY(:seqs) AND NOT m.withdrawn AND {NOT_REJECTED}
     ORDER BY array_position(:seqs, m.seq) LIMIT :limit
-    """)
+    """,
+    ("content",),
+)
 
 # The JSON of a text differs from the text only in quotes, backslashes and line ends, which no word has. `LIKE ALL`
 # reads a message once, and looks for no further word after one that it lacks.
-_WITH_WORDS = paged(f"""
+_WITH_WORDS = paged(
+    f"""
     SELECT f.session_id, f.message_id, f.turn_id, t.seq AS turn_seq, f.seq, f.role, f.content, f.name, f.said_at
     FROM (
         SELECT {_FOUND_COLUMNS},
@@ -106,7 +110,9 @@ _WITH_WORDS = paged(f"""
     JOIN turns t ON t.session_id = f.session_id AND t.id = f.turn_id
     WHERE f.place <= :most_of_each AND (f.session_id, f.seq) < (CAST(:before_id AS uuid), CAST(:before_seq AS bigint))
     ORDER BY f.session_id DESC, f.seq DESC LIMIT :limit
-    """)
+    """,
+    ("content",),
+)
 
 
 @frozen

@@ -49,9 +49,8 @@ _UPDATE = sql(f"""
         updated_at = statement_timestamp()
     WHERE {_OURS} RETURNING {_COLUMNS}
     """)
-_ROW_BYTES = """coalesce(octet_length(r.room_goal), 0) + coalesce(octet_length(r.instructions), 0)
-    + octet_length(CAST(ROW(r.policy, r.metadata) AS text))"""
-_PAGES = listed(_COLUMNS, "sessions WHERE tenant_id = :tenant_id", "id", _ROW_BYTES)
+_SIZED = ("room_goal", "instructions", "policy", "metadata")
+_PAGES = listed(_COLUMNS, "sessions WHERE tenant_id = :tenant_id", "id", _SIZED)
 
 NamedBy: TypeAlias = Literal["idempotency_key", "external_id"]
 """How a session is found other than by id: by the key of the request that made it, or by a client's name for it."""
@@ -107,7 +106,7 @@ _SEARCH = paged(
             s.model_alias, s.metadata, first.first_input)), lower(:words)) > 0
     ORDER BY s.id DESC LIMIT :limit
     """,
-    _ROW_BYTES,
+    _SIZED,
 )
 
 ON_ITS_NODE = "sessions WHERE sessions.id = :session_id"
