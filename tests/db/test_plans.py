@@ -28,11 +28,11 @@ from app.db.messages import (
     window_turns,
 )
 from app.db.recall import turns_with
-from app.db.sessions import search_sessions, turn_of_list
+from app.db.sessions import list_sessions, search_sessions, turn_of_list
 from app.db.settled import settled_through
 from app.db.sql import Statement
 from app.db.statistics import analyze_for
-from app.db.turns import newest_messages
+from app.db.turns import newest_messages, page_of_turns
 from app.domain.types import SessionId, SessionRef, TenantId, Turn
 from app.services.pasts import settled_columns
 from tests.pooling import past_pooler
@@ -88,7 +88,7 @@ class Explained(Transaction):
         found = Statement("SELECT name FROM pg_prepared_statements WHERE statement = $1", ("text",))
         name = await self._tx.fetchval(found, text=statement.text)
         values = ", ".join(map(_literal, statement.arguments(parameters)))
-        explain = Statement(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name} {values and f'({values})'}", ())
+        explain = Statement(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name} {values and f'({values})'}", ())
         self.plans.append((await self._tx.fetchval(explain))[0]["Plan"])
 
 
@@ -359,6 +359,18 @@ async def test_a_search_of_sessions_reads_no_more_than_it_looks_through(database
         )
         assert (found.rows, horizon) == ([], UUID(int=SESSIONS - 38))
         assert read_rows(tx.plans)["sessions"] <= 2 * 20
+        # Goals and inputs of 1.4 MB each, which take some 200 blocks.
+        long = "SELECT string_agg(md5(n::text), '') FROM generate_series(1, 45000) AS n"
+        grow = f"UPDATE sessions SET room_goal = (SELECT goal FROM ({long}) AS x(goal)) WHERE id > $1"  # noqa: S608 - ours
+        await transaction.execute(Statement(grow, ("horizon",)), horizon=horizon)
+        said = f"UPDATE turns SET user_input = (SELECT said FROM ({long}) AS x(said)) WHERE session_id > $1"  # noqa: S608 - ours
+        await transaction.execute(Statement(said, ("horizon",)), horizon=horizon)
+        tx.plans.clear()
+        await search_sessions(tx, TenantId("default"), "nowhere", before=last, limit=5, most_looked_through=20)
+        page = await list_sessions(tx, TenantId("default"), PageBounds(UUID(int=0), last, 20, newest_first=True))
+        assert (len(page.rows), page.has_more) == (5, True)
+        await page_of_turns(tx, page.rows[0].id, PageBounds(0, 1000, 20, newest_first=True))
+        assert sum(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] for plan in tx.plans) < 20 * 40
 
 
 async def test_the_calls_of_listed_sessions_are_read_once(database_url: str) -> None:

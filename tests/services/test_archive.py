@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,6 +24,7 @@ from app.domain.errors import ImportRefused, NotFound
 from app.domain.types import MOST_PINS, MOST_PINS_BYTES, Pin, SessionId, SessionRef, SummaryId, TenantId, TurnStatus
 from app.engine.window.prompt_refs import SentHashes
 from app.services.archive.transfer import export_session, fork_session
+from app.services.background import purge
 from app.services.learned import Calibrations
 from app.services.sessions import list_sessions, put_pin
 from app.services.summaries import list_summaries, undo_summary
@@ -33,6 +35,7 @@ from tests.providers.server import serving
 from tests.providers.wires import ANTHROPIC
 from tests.services.service import NEWEST, OLDEST, TENANT, Service, model, models_toml, ref_of, service
 from tests.services.test_forks import LONG, busy_session, reply, uncounted
+from tests.services.test_purging import grow_old
 from tests.services.test_reasoning import THINKING, anthropic_toml, script_of, two_rounds_and_another_turn
 from tests.services.test_tools import TOOLS
 
@@ -359,6 +362,20 @@ def test_every_column_that_is_exported_can_come_back() -> None:
     }
     assert set(ROWS) == set(SECTIONS) == set(COLUMNS)
     assert "summary_count_after_seq" in SessionRow.model_fields
+
+
+async def test_times_that_are_still_to_come_do_not_keep_a_session_from_being_purged(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(model(reply)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        document = await _export(at, await busy_session(at))
+        for row in (*document["pins"], *document["summaries"], *document["turns"]):
+            row |= {name: "2999-12-31T00:00:00Z" for name in ("created_at", "updated_at") if name in row}
+        made = await _import(at, document)
+        turns = (await list_turns(at.rt, ref_of(made), OLDEST)).items
+        assert max(turn.created_at for turn in turns) <= at.rt.now()
+        await grow_old(at, made)
+        assert (await purge(at.rt.database, timedelta(days=30))).sessions == 1
 
 
 async def test_signed_thoughts_travel_with_their_messages(database_url: str, tmp_path: Path) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
+from app.domain.types import SessionId
 from app.services.background import collect_forever, keep_going
 from app.services.runtime import Runtime
-from tests.services.service import Service, service
+from app.services.summaries import summarize_now
+from app.services.turn.gather import session_window
+from tests.services.service import Service, ref_of, service
 
 
 async def test_background_work_that_broke_is_begun_again_and_it_is_logged(
@@ -94,3 +97,45 @@ async def test_what_a_collection_has_left_is_looked_at_again_after_many_others(d
             newer.extend([_Circle() for _ in range(300)])
             newer.clear()
             await asyncio.sleep(0.01)
+
+
+async def test_the_collector_does_not_go_through_cached_sessions_which_their_last_reference_frees(
+    database_url: str,
+) -> None:
+    """It went through 22 objects of each: with 10,000 sessions a whole collection blocked the event loop for 30 ms."""
+    sessions = 30
+    async with service(database_url) as at:
+        await _summarized(at)
+        before = _older_objects()
+        made = [await _summarized(at) for _ in range(sessions)]
+        assert _older_objects() - before < 2 * sessions
+        left = await _parts(at, made[-1])
+        gc.disable()
+        try:
+            at.rt.pasts.forget(made[-1])
+            assert [part() for part in left] == [None, None]
+        finally:
+            gc.enable()
+
+
+async def _summarized(at: Service) -> SessionId:
+    """A session whose cached past has turns, a summary and an index."""
+    session_id = (await at.session(policy={"auto_summarize": False, "protected_turns": 1})).id
+    for number in range(4):
+        await at.turn(session_id, f"The number of crane {number} is 47{number}. " * 20)
+    await summarize_now(at.rt, ref_of(session_id))
+    for number in range(2):
+        await at.turn(session_id, f"And what is the number of crane {number}?")
+    return session_id
+
+
+async def _parts(at: Service, session_id: SessionId) -> Sequence[weakref.ref[object]]:
+    rows = await session_window(at.rt, ref_of(session_id))
+    assert rows.summary is not None
+    assert not gc.is_tracked(rows.summary.body)
+    return weakref.ref(rows.summary.body), weakref.ref(rows.kept.columns)
+
+
+def _older_objects() -> int:
+    gc.collect()
+    return len(gc.get_objects())

@@ -96,6 +96,21 @@ async def test_requests_end_while_the_database_is_frozen_and_work_once_it_goes_o
         assert [row["user_input"] for row in stored] == ["Warm up", "Hi again"]
 
 
+@pytest.mark.skipif(behind_pooler(), reason="the pooler keeps its own connection to the server")
+async def test_a_statement_whose_connection_was_closed_for_taking_too_long_ends_at_the_server_too(
+    database_url: str,
+) -> None:
+    """It ran on: a tenant whose searches took minutes had as many of them running at the server as it had requested."""
+    async with service(database_url) as patient, impatient(patient.rt, database_url) as at:
+        with pytest.raises(DatabaseUnavailable):
+            await at.rows("SELECT pg_sleep(60)")
+        running = "SELECT 1 AS one FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(60)%'"
+        assert await patient.rows(running)
+        async with asyncio.timeout(20):
+            while await patient.rows(running):
+                await patient.rows("SELECT pg_sleep(0.1)")
+
+
 async def test_an_end_that_a_frozen_database_stored_without_an_answer_is_found_and_not_made_twice(
     database_url: str, tmp_path: Path
 ) -> None:

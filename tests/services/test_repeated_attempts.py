@@ -3,13 +3,14 @@ fallback, and those of a turn that fails."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.domain.errors import ProviderDown, ProviderError
+from app.domain.errors import LimitExceeded, ProviderDown, ProviderError
 from app.services.limits import list_limits, set_limits
 from app.services.sessions import session_usage
 from tests.providers.server import Answer, ScriptedServer, Stream, serving
@@ -92,6 +93,30 @@ async def test_an_attempt_that_is_left_for_the_fallback_counts_at_its_own_alias(
             paid = {True: {"openai": (50, 0), "anthropic": (11, 1)}, False: {"openai": (50, 20), "anthropic": (11, 3)}}
             assert set(failed) == {("main", *paid[streamed][wire.name])}
             assert answered == ("backup", 11, 3)
+
+
+@pytest.mark.parametrize("fails", ["repeated", "fallback"])
+@pytest.mark.parametrize("room_for", [1, 2])
+async def test_an_attempt_after_one_that_was_paid_for_is_made_if_limits_allow_it_once_more(
+    database_url: str, tmp_path: Path, fails: str, room_for: int
+) -> None:
+    """A reservation covered one attempt, and a turn paid for up to six."""
+    first_answers = (FAILED, OK) if fails == "repeated" else (UNUSABLE,)
+    async with serving(*first_answers) as first, serving(OK) as backup:
+        models = models_toml(first, extra='fallbacks = ["backup"]\n' if fails == "fallback" else "")
+        async with service(database_url, models + another("backup", backup), folder=tmp_path) as at:
+            await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(1)})
+            with pytest.raises(LimitExceeded) as refused:
+                await at.turn((await at.session()).id, "Hi")
+            attempt_tokens = refused.value.limit["asked"]
+            await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(room_for * attempt_tokens)})
+            session = await at.session()
+            with pytest.raises(ProviderError) if room_for == 1 else nullcontext():
+                await at.turn(session.id, "Hi")
+            assert (first.hits, backup.hits) == ((room_for, 0) if fails == "repeated" else (1, room_for - 1))
+            counted = sum(prompt + completion for _, prompt, completion in await used(at))
+            limits = await at.rows("SELECT tokens, reserved_tokens FROM tenant_usage")
+            assert limits == [{"tokens": counted, "reserved_tokens": 0}]
 
 
 async def test_a_turn_that_fails_keeps_what_its_attempts_cost(database_url: str, tmp_path: Path) -> None:

@@ -16,10 +16,14 @@ from app.engine.recall.terms import excerpt, query_terms
 from app.services.archive.transfer import fork_session
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
-from app.services.views.search import FoundMessage, search_session
-from tests.services.service import Service, ref_of, service
+from app.services.views.search import FoundMessage, search_messages, search_session
+from tests.services.service import TENANT, Service, ref_of, service
 
 FACTS = ("My sister Ottilie keeps bees behind the lighthouse.", "The invoice of the harbour crane is number 4711.")
+_MANY: list[JsonObject] = [
+    {"role": "user", "content": r"100%_of \\the words"},
+    *({"role": "user", "content": f"100 of them, {number}"} for number in range(700)),
+]
 
 
 async def _talked(at: Service, turns: int = 12) -> SessionId:
@@ -103,6 +107,23 @@ async def test_another_tenants_session_is_not_searched(database_url: str) -> Non
         session = await _talked(at, 2)
         with pytest.raises(NotFound):
             await search_session(at.rt, SessionRef(TenantId("other"), session), "lighthouse", 10)
+
+
+@pytest.mark.parametrize("longest_s", [0.0, 60.0])
+async def test_all_sessions_are_searched_part_by_part_also_if_each_call_has_no_time_for_a_second_part(
+    database_url: str, longest_s: float
+) -> None:
+    """One statement searched 20,000 messages, for as long as it took: 8 s for 200 MB and ten words."""
+    async with service(database_url) as at:
+        made = [(await at.imported({"messages": _MANY})).id for _ in range(4)]
+        found: list[tuple[SessionId, int]] = []
+        pages, cursor = 0, None
+        while not pages or cursor:
+            page = await search_messages(at.rt, TENANT, r"100%_of \\the", 50, cursor, longest_s=longest_s)
+            found += [(item.session_id, item.seq) for item in page.items]
+            pages, cursor = pages + 1, page.next_cursor
+        assert found == [(session_id, 1) for session_id in reversed(made)]
+        assert pages == (2 if longest_s == 0 else 1)
 
 
 @pytest.mark.parametrize("place", [0, 300, 2000, 3990])

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from app.domain.errors import ContextBudgetExceeded
-from app.domain.types import Pin, TurnStatus
+from app.domain.types import Pin, TenantId, TurnStatus
 from app.services.process_state import COOLDOWN_S, Cooldowns
-from app.services.sessions import change_session, put_pin
+from app.services.sessions import change_session, create_session, put_pin
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import Service, chat, is_summary, models_toml, ref_of, service, sound_summary
 from tests.services.test_model_faults import LONG, strict_window
+from tests.services.test_repeated_attempts import another
 
 
 @dataclass(frozen=True)
@@ -92,3 +93,23 @@ def test_an_alias_that_was_down_is_called_again_when_it_has_rested() -> None:
     now += COOLDOWN_S
     assert cooldowns.first_awake("main", ("backup",)) == "main"
     assert not cooldowns.is_resting("main")
+
+
+async def test_what_fails_for_one_tenant_is_called_for_others_until_it_fails_for_two(
+    database_url: str, tmp_path: Path
+) -> None:
+    """A server that answers 500 to one tenant's requests kept all tenants on the fallback for as long as these came."""
+
+    def play(request: Seen) -> Answer:
+        is_poison = "poison" in request.json["messages"][-1]["content"]
+        return Answer({"error": {"message": "Oops"}}, status=500) if is_poison else chat("Fine.")
+
+    async with serving(play) as main, serving(chat("Fine.")) as backup:
+        models = models_toml(main, extra='fallbacks = ["backup"]\n') + another("backup", backup)
+        async with service(database_url, models, folder=tmp_path) as at:
+            answered: list[str | None] = []
+            for tenant, content in (("a", "poison"), ("a", "Hi"), ("b", "Hi"), ("b", "poison"), ("c", "Hi")):
+                session = await create_session(at.rt, TenantId(tenant), {})
+                outcome = await at.turn(session.id, content, tenant_id=TenantId(tenant))
+                answered.append(outcome.turn.model_alias)
+            assert answered == ["backup", "backup", "main", "backup", "backup"]

@@ -20,12 +20,25 @@ _TRIMMED_BYTES: Final = 16 * 1024 * 1024
 pages from the kernel, which takes longer than the copy: to read a row of 3 MB took 9 ms in place of 5."""
 _M_MMAP_THRESHOLD: Final = -3  # malloc.h
 _M_TRIM_THRESHOLD: Final = -1
+_untrack = ctypes.pythonapi.PyObject_GC_UnTrack
+_untrack.argtypes, _untrack.restype = (ctypes.py_object,), None
 
 
 def collect_seldom() -> None:
     """Makes the garbage collector skip all objects that exist, and run less often from now on."""
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, *gc.get_threshold()[1:])
+
+
+def skip_when_collecting(*data: object) -> None:
+    """Makes the garbage collector skip these objects and what they refer to, for good: the last reference frees them,
+    and none may ever be part of a circle. What an object refers to that is skipped already is not looked at."""
+    found = [*data]
+    while found:
+        each = found.pop()
+        if gc.is_tracked(each) and not isinstance(each, type):
+            _untrack(each)
+            found += gc.get_referents(each)
 
 
 def map_large_blocks() -> None:

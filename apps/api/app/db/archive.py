@@ -268,11 +268,12 @@ def _exported_after(section: _Section) -> Statement:
         turn_id = "id" if section.table is tables.turns else "turn_id"
         rows = f"""turns t JOIN {table} x ON x.session_id = t.session_id AND x.{turn_id} = t.id
             WHERE t.session_id = :session_id AND t.seq >= :key_0 AND t.seq <= :through_seq"""
-    return paged(f"""
+    text = f"""
         SELECT {", ".join(columns)}, {", ".join([f"{key} AS key_{at}" for at, key in enumerate(keys)])} FROM {rows}
             AND ({", ".join(keys)}) > ({", ".join([f":key_{at}" for at in range(len(keys))])})
         ORDER BY {", ".join(keys)} LIMIT :limit
-        """)
+        """
+    return paged(text, section.columns)
 
 
 _EXPORTED = {name: _exported_after(section) for name, section in _SECTIONS.items()}
@@ -306,10 +307,17 @@ def _settled(row: JsonObject, point: ForkPoint) -> JsonObject:
     return row
 
 
-_INSERTS = {
-    name: sql(insert_from(it.table, json_rows(it.table, "rows"), {"session_id": ":session_id"}, without=it.unused))
-    for name, it in _SECTIONS.items()
-}
+# A pin or a summary of a later time would keep the session from being purged, and a turn would be a change of then.
+_NOT_LATER = {name: f"least(x.{name}, statement_timestamp())" for name in ("created_at", "updated_at")}
+
+
+def _insert(section: _Section) -> Statement:
+    times = {name: time for name, time in _NOT_LATER.items() if name in section.columns}
+    rows = json_rows(section.table, "rows")
+    return sql(insert_from(section.table, rows, {"session_id": ":session_id", **times}, without=section.unused))
+
+
+_INSERTS = {name: _insert(section) for name, section in _SECTIONS.items()}
 
 _SET = ", ".join(f"{name} = {value}" for name, value in binds(*names_of(Counters)).items())
 _COUNTERS = sql(f"UPDATE sessions SET {_SET} WHERE id = :session_id")

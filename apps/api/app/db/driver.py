@@ -78,10 +78,13 @@ SETTINGS_BEHIND_A_POOLER = {"application_name": "plimsoll"}
 
 # Every statement has one good plan, by key and range, and planning it at each call would take longer than running it.
 # Citus must know the session to find its node, and has no generic plan for some statements: there Postgres chooses.
-_CHOOSE_PLANS = """
+# A statement whose connection was closed runs to its end, for minutes, unless its server looks for that; Linux can.
+_CHOOSE_SETTINGS = """
     SELECT is_citus
     FROM (SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus') AS is_citus) AS server,
-        set_config('plan_cache_mode', CASE WHEN is_citus THEN 'auto' ELSE 'force_generic_plan' END, false)
+        set_config('plan_cache_mode', CASE WHEN is_citus THEN 'auto' ELSE 'force_generic_plan' END, false) AS plans,
+        set_config('client_connection_check_interval', CASE WHEN version() LIKE '%linux%' THEN '2s'
+            ELSE current_setting('client_connection_check_interval') END, false) AS checks
 """
 
 # A server whose machine or network is gone sends nothing, not even an end. The kernel waits for it for a quarter of an
@@ -126,20 +129,20 @@ async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_
     try:
         async with asyncio.timeout(timeout_s):
             connection = await cast(Any, asyncpg).connect(dsn, connection_class=_Connection, **how)
-            return connection, await _set_up(connection, choose_plans=not transaction_pooler)
+            return connection, await _set_up(connection, chooses_settings=not transaction_pooler)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise DatabaseUnavailable("The database takes no connections now.") from error
 
 
-async def _set_up(connection: Driver, *, choose_plans: bool) -> bool:
-    """Sets a new connection up to decode JSON and, with `choose_plans`, to plan statements as its server needs it.
-    Returns whether the server was found to have Citus."""
+async def _set_up(connection: Driver, *, chooses_settings: bool) -> bool:
+    """Sets a new connection up to decode JSON and, with `chooses_settings`, as its server needs it. Returns whether the
+    server was found to have Citus."""
     try:
         for name in ("json", "jsonb"):
             await connection.set_type_codec(
                 name, schema="pg_catalog", encoder=_column_json, decoder=orjson.loads, format="text"
             )
-        return choose_plans and await connection.fetchval(_CHOOSE_PLANS)
+        return chooses_settings and await connection.fetchval(_CHOOSE_SETTINGS)
     except BaseException:
         connection.terminate()
         raise

@@ -135,21 +135,23 @@ _COLUMNS = f"{_TENANT} AS tenant_id, " + ", ".join(
 
 # Three sources, each with its own index: turns that began recently, running ones, and those that were open at the last
 # read. `now()` rather than `clock_timestamp()`, because an index needs a value that is constant during the statement.
-# With only one bound of the time, the planner assumes that a third of all turns began so recently.
+# With only one bound of the time, the planner assumes that a third of all turns began so recently. Tenants take turns
+# in the rows: an import has any number of turns of any time.
 _CHANGED = sql(f"""
-    SELECT {_COLUMNS} FROM (
-        SELECT x.session_id, x.id FROM turns x
-        WHERE x.created_at > now() - make_interval(secs => :within_s)
-            AND x.created_at <= now() + make_interval(secs => :within_s)
-        UNION
-        SELECT x.session_id, x.id FROM turns x WHERE x.status = 'running'
-        UNION
-        SELECT w.session_id, w.id
-        FROM unnest(CAST(:session_ids AS uuid[]), CAST(:turn_ids AS uuid[])) AS w(session_id, id)
-    ) found
-    JOIN turns t ON t.session_id = found.session_id AND t.id = found.id
-    WHERE {_TENANT} = ANY(:tenant_ids)
-    ORDER BY t.created_at, t.id LIMIT :limit
+    SELECT * FROM (
+        SELECT {_COLUMNS}, row_number() OVER (PARTITION BY {_TENANT} ORDER BY t.created_at, t.id) AS place FROM (
+            SELECT x.session_id, x.id FROM turns x
+            WHERE x.created_at > now() - make_interval(secs => :within_s)
+                AND x.created_at <= now() + make_interval(secs => :within_s)
+            UNION
+            SELECT x.session_id, x.id FROM turns x WHERE x.status = 'running'
+            UNION
+            SELECT w.session_id, w.id
+            FROM unnest(CAST(:session_ids AS uuid[]), CAST(:turn_ids AS uuid[])) AS w(session_id, id)
+        ) found
+        JOIN turns t ON t.session_id = found.session_id AND t.id = found.id
+        WHERE {_TENANT} = ANY(:tenant_ids)
+    ) changed ORDER BY place, created_at, turn_id LIMIT :limit
     """)
 
 # In the order of `created_at` itself, Postgres may look through all turns for the open ones.
@@ -186,7 +188,8 @@ async def changed_turns(
     within_s: float,
     limit: int,
 ) -> list[Record]:
-    """The tenants' turns that began in the last `within_s` seconds, run, or are `watched` (session, turn), by age."""
+    """The tenants' turns that began in the last `within_s` seconds, run, or are `watched` (session, turn): first the
+    oldest of each tenant, then the second of each (`place` 2), and so on."""
     return await tx.fetch(
         _CHANGED,
         tenant_ids=list(tenant_ids),

@@ -124,12 +124,11 @@ _BY_RUN = sql(f"""
 
 _WRITTEN_IN_LISTS = {**_WRITTEN_OTHERWISE, "turn_seq": TURN_SEQ}
 _LISTED = ", ".join(_WRITTEN_IN_LISTS.get(name, f"m.{name}") for name in names_of(MessageRecord))
-_PAGES = listed(_LISTED, "messages m WHERE m.session_id = :session_id", "m.seq")
+_SIZED = ("content", "tool_calls")
+_PAGES = listed(_LISTED, "messages m WHERE m.session_id = :session_id", "m.seq", _SIZED)
 
-_BY_ID = paged(f"""
-    SELECT {_LISTED} FROM messages m
-    WHERE m.session_id = :session_id AND m.id = ANY(:ids) ORDER BY m.seq LIMIT :limit
-    """)
+_WITH_IDS = "messages m WHERE m.session_id = :session_id AND m.id = ANY(:ids) ORDER BY m.seq LIMIT :limit"
+_BY_ID = paged(f"SELECT {_LISTED} FROM {_WITH_IDS}", _SIZED)
 
 _COUNT_BY_ID = sql("SELECT count(*) FROM messages WHERE session_id = :session_id AND id = ANY(:ids)")
 
@@ -145,7 +144,7 @@ _SAVE_COUNTS = sql(f"""
 # For a join with sessions, all sessions of the tenant may be read.
 _OF_TENANT = "(SELECT s.tenant_id FROM sessions s WHERE s.id = m.session_id) = :tenant_id"
 _ITEMS = f"messages m WHERE m.session_id = :session_id AND {_OF_TENANT} AND NOT m.withdrawn AND {NOT_REJECTED}"
-_PAGES_OF_ITEMS = listed(AS_STORED, _ITEMS, "m.seq")
+_PAGES_OF_ITEMS = listed(AS_STORED, _ITEMS, "m.seq", (*_SIZED, "reasoning", "reasoning_blocks"))
 _NUMBERED = sql(f"""
     SELECT {AS_STORED}, m.session_id
     FROM unnest(CAST(:session_ids AS uuid[]), CAST(:seqs AS bigint[])) AS w(session_id, seq)

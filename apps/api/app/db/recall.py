@@ -7,6 +7,7 @@ in the order of messages, and replace another model's: a model that is used agai
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -85,29 +86,33 @@ _TO_LOOK_THROUGH = sql("""
 
 _FOUND_COLUMNS = f"""m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content, m.name,
             {SAID_AT} AS said_at"""
-_FOUND = paged(f"""
+_FOUND = paged(
+    f"""
     SELECT {_FOUND_COLUMNS}, {TURN_SEQ} FROM messages m
     WHERE m.session_id = :session_id AND m.seq = ANY(:seqs) AND NOT m.withdrawn AND {NOT_REJECTED}
     ORDER BY array_position(:seqs, m.seq) LIMIT :limit
-    """)
+    """,
+    ("content",),
+)
 
-# The JSON of a text differs from the text only in quotes, backslashes and line ends, which no word has.
-_WITH_WORDS = paged(f"""
+# The JSON of a text differs from the text only in quotes, backslashes and line ends, which no word has. `LIKE ALL`
+# reads a message once, and looks for no further word after one that it lacks.
+_WITH_WORDS = paged(
+    f"""
     SELECT f.session_id, f.message_id, f.turn_id, t.seq AS turn_seq, f.seq, f.role, f.content, f.name, f.said_at
     FROM (
         SELECT {_FOUND_COLUMNS},
             row_number() OVER (PARTITION BY m.session_id ORDER BY m.seq DESC) AS place
         FROM unnest(CAST(:session_ids AS uuid[]), CAST(:after_seqs AS bigint[])) AS s(id, after_seq)
         JOIN messages m ON m.session_id = s.id AND m.seq > s.after_seq AND NOT m.withdrawn
-        WHERE (
-            SELECT bool_and(strpos(lower(coalesce(m.name || ': ', '') || CAST(m.content AS text)), word) > 0)
-            FROM unnest(CAST(:words AS text[])) AS word
-        )
+        WHERE lower(coalesce(m.name || ': ', '') || CAST(m.content AS text)) LIKE ALL (CAST(:patterns AS text[]))
     ) f
     JOIN turns t ON t.session_id = f.session_id AND t.id = f.turn_id
     WHERE f.place <= :most_of_each AND (f.session_id, f.seq) < (CAST(:before_id AS uuid), CAST(:before_seq AS bigint))
     ORDER BY f.session_id DESC, f.seq DESC LIMIT :limit
-    """)
+    """,
+    ("content",),
+)
 
 
 @frozen
@@ -187,7 +192,7 @@ async def messages_with_words(
         limit,
         session_ids=list(after_seqs),
         after_seqs=list(after_seqs.values()),
-        words=list(words),
+        patterns=["%" + re.sub(r"([%_\\])", r"\\\1", word) + "%" for word in words],
         before_id=before[0],
         before_seq=before[1],
         most_of_each=most_of_each,

@@ -49,7 +49,8 @@ _UPDATE = sql(f"""
         updated_at = statement_timestamp()
     WHERE {_OURS} RETURNING {_COLUMNS}
     """)
-_PAGES = listed(_COLUMNS, "sessions WHERE tenant_id = :tenant_id", "id")
+_SIZED = ("room_goal", "instructions", "policy", "metadata")
+_PAGES = listed(_COLUMNS, "sessions WHERE tenant_id = :tenant_id", "id", _SIZED)
 
 NamedBy: TypeAlias = Literal["idempotency_key", "external_id"]
 """How a session is found other than by id: by the key of the request that made it, or by a client's name for it."""
@@ -82,25 +83,31 @@ FIRST_INPUT_CHARS = 200
 """Longest title of a session, in characters: the beginning of the first of its first five inputs that was answered and
 is more than a greeting, or else of its first input."""
 
+_SEARCHED_GOAL_CHARS = 10_000
+
 FIRST_INPUT = f"""
     SELECT left(t.user_input, {FIRST_INPUT_CHARS}) AS first_input FROM turns t
     WHERE t.session_id = s.id AND t.seq <= 5
-    ORDER BY t.status = 'completed' AND length(t.user_input) > 15 DESC, t.seq LIMIT 1
+    ORDER BY t.status = 'completed' AND length(left(t.user_input, 16)) > 15 DESC, t.seq LIMIT 1
 """
 
 _HORIZON = sql("""
     SELECT id FROM sessions WHERE tenant_id = :tenant_id AND id < :before ORDER BY id DESC OFFSET :most LIMIT 1
     """)
 
-_SEARCH = paged(f"""
+# Of a long text only the part is read that is searched: a goal may have megabytes, and a tenant thousands of forks.
+_SEARCH = paged(
+    f"""
     SELECT {", ".join(f"s.{name}" for name in names_of(Session))}
     FROM sessions s LEFT JOIN LATERAL ({FIRST_INPUT}) first ON true
     WHERE s.tenant_id = :tenant_id AND s.id < :before
         AND s.id >= :horizon
-        AND strpos(lower(concat_ws(' ', s.id, s.room_goal, s.mode, s.agent_role, s.model_alias, s.metadata,
-            first.first_input)), lower(:words)) > 0
+        AND strpos(lower(concat_ws(' ', s.id, left(s.room_goal, {_SEARCHED_GOAL_CHARS}), s.mode, s.agent_role,
+            s.model_alias, s.metadata, first.first_input)), lower(:words)) > 0
     ORDER BY s.id DESC LIMIT :limit
-    """)
+    """,
+    _SIZED,
+)
 
 ON_ITS_NODE = "sessions WHERE sessions.id = :session_id"
 """The end of an INSERT … SELECT whose `session_id` is `sessions.id`. It tells Citus that all of the statement runs on
@@ -187,9 +194,9 @@ async def is_for_answer(tx: Transaction, session: SessionRef) -> bool:
 async def search_sessions(
     tx: Transaction, tenant_id: TenantId, words: str, *, before: UUID, limit: int, most_looked_through: int
 ) -> tuple[Fetched[Session], UUID | None]:
-    """The tenant's sessions that have the words in their id, goal, labels, metadata or first message, newest first,
-    among the `most_looked_through` newest with an id below `before`. The second value is where to continue the search,
-    None when all sessions have been searched."""
+    """The tenant's sessions that have the words in their id, goal (its beginning), labels, metadata or first message,
+    newest first, among the `most_looked_through` newest with an id below `before`. The second value is where to
+    continue the search, None when all sessions have been searched."""
     horizon = await tx.fetchval(_HORIZON, tenant_id=tenant_id, before=before, most=most_looked_through - 1)
     oldest = horizon or UUID(int=0)
     page = await tx.fetch_page(_SEARCH, limit, tenant_id=tenant_id, before=before, horizon=oldest, words=words)

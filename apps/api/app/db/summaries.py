@@ -123,7 +123,7 @@ _RELEASE_LEASE = sql("""
     WHERE id = :session_id AND summary_lease_id = :lease_id
     """)
 _COLUMNS = ", ".join(names_of(StoredSummary))
-_PAGES = listed(_COLUMNS, "session_summaries WHERE session_id = :session_id", "id")
+_PAGES = listed(_COLUMNS, "session_summaries WHERE session_id = :session_id", "id", ("summary_text", *SUMMARY_LISTS))
 
 _GET = sql(f"""
     SELECT {_COLUMNS} FROM session_summaries

@@ -84,7 +84,8 @@ _OF_USER = """(
         ORDER BY m.seq LIMIT 1)"""
 _LISTED = f"""{_COLUMNS}, {_OF_USER.format("name")} AS name,
     coalesce({_OF_USER.format("said_at")}, t.created_at) AS said_at"""
-_PAGES = listed(_LISTED, "turns t WHERE t.session_id = :session_id", "t.seq")
+_SIZED = ("user_input", "assistant_output", "error", "tool_calls")
+_PAGES = listed(_LISTED, "turns t WHERE t.session_id = :session_id", "t.seq", _SIZED)
 
 _NUMBERS = sql("SELECT id, seq FROM turns WHERE session_id = :session_id AND id = ANY(:turn_ids)")
 

@@ -6,7 +6,7 @@ named beside them; instants are timezone-aware UTC datetimes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 from decimal import Decimal
@@ -247,6 +247,7 @@ class CompletionRequest:
     adapter's own, so that a call can be traced across servers. Calls with one `cache_key` have prompts with a common
     prefix: a provider with prefix caching sends them to the same cache. The first `lasting_messages` messages are that
     prefix; a provider that caches only marked messages caches these. `size_bytes` is the approximate size of its JSON.
+    After an attempt that used tokens, the call is only repeated if `may_repeat` allows it.
     """
 
     messages: Sequence[PromptMessage]
@@ -262,6 +263,7 @@ class CompletionRequest:
     cache_key: str | None = None
     lasting_messages: int = 0
     size_bytes: int = 0
+    may_repeat: Callable[[], Awaitable[bool]] | None = None
 
     @property
     def stop_sequences(self) -> Sequence[str]:

@@ -145,6 +145,9 @@ class RemoteModel(Provider, ABC, Generic[F]):
             except AttemptError as failure:
                 if tap is not None and tap.has_begun:
                     raise failure.error from None  # streamed text cannot be withdrawn
+                is_repeated, was_paid = number < self._retry.max_attempts, assemblies[-1].used is not None
+                if is_repeated and was_paid and request.may_repeat and not await request.may_repeat():
+                    raise failure.error from None
                 raise
 
         try:

@@ -184,7 +184,7 @@ async def collect_forever(_rt: Runtime, every_s: float = _COLLECT_S) -> None:
     """Collects the garbage that is referenced in circles, between two pieces of work: automatic collections of all but
     the newest objects come in the middle of the work that makes many, 26 ms of them with a list of 10,000 messages.
     While there are many newer objects, which such work has and frees, it waits for up to `_MOST_POSTPONED` times. Only
-    every `_COLLECTIONS_PER_WHOLE` times it looks again at what earlier ones left: 2,400 cached sessions take 20 ms.
+    every `_COLLECTIONS_PER_WHOLE` times it looks again at what earlier ones left, which cached sessions are no part of.
     """
     gc.set_threshold(gc.get_threshold()[0], _NEVER, _NEVER)
     postponed = collected = 0

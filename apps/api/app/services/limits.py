@@ -11,8 +11,8 @@ from decimal import Decimal
 from app.db import limits as store
 from app.db.claims import Claim
 from app.db.database import Database, Transaction
-from app.domain.errors import DatabaseUnavailable, InvalidRequest, ProviderError
-from app.domain.frozen import frozen
+from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, ProviderError, RetryLater
+from app.domain.frozen import frozen, replace
 from app.domain.limits import ANOTHER_CALL, LIMITS, CallUse, check_limits
 from app.domain.types import Completion, JsonObject, SessionId, TenantId, Usage
 from app.providers.registry import Model
@@ -75,6 +75,32 @@ async def reserve_call(tx: Transaction, claim: Claim, worst: CallUse) -> JsonObj
 def all_of(reservation: JsonObject) -> CallUse:
     """All that was reserved: what counts as used if the provider did not report the usage of its answer."""
     return CallUse(reservation["turns"], reservation["tokens"], Decimal(str(reservation["usd"])))
+
+
+class Repeats:
+    """Further attempts of a call after one that used tokens: a reservation covers one. What each may use is counted as
+    used before it, and is not counted once more when the call is settled."""
+
+    def __init__(self, rt: Runtime, session_id: SessionId, reservation: JsonObject | None) -> None:
+        self._rt = rt
+        self._session_id = session_id
+        self._most = None if reservation is None else replace(all_of(reservation), turns=0)
+        self._counted = 0
+
+    async def are_allowed(self) -> bool:
+        """Whether the limits allow one more attempt, which is then counted."""
+        if self._most is not None:
+            try:
+                await _count_use(self._rt, self._session_id, self._most, ANOTHER_CALL)
+            except (LimitExceeded, RetryLater):
+                return False
+            self._counted += 1
+        return True
+
+    def beyond_counted(self, used: CallUse) -> CallUse:
+        """What all attempts used, without what is counted already; its figures may be below zero."""
+        most = self._most or CallUse(0, 0, Decimal(0))
+        return CallUse(used.turns, used.tokens - self._counted * most.tokens, used.usd - self._counted * most.usd)
 
 
 async def within_limits(

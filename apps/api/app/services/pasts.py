@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise, takewhile
 from sys import getsizeof
 
+from app.core.memory import skip_when_collecting
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, window_turns
 from app.db.settled import settled_texts
@@ -194,6 +195,7 @@ class Pasts:
         if past.last_prompt:
             tokens = usage.cached_prompt_tokens + usage.cache_write_prompt_tokens
             past.last_prompt = replace(past.last_prompt, cached_tokens=tokens)
+            self._put(session_id, past)
 
     def keep_fork(
         self, source: SessionId, target: SessionId, through_seq: int, last_message_seq: int, past_version: int
@@ -245,6 +247,8 @@ class Pasts:
         size_bytes += len(past.last_prompt.refs) if past.last_prompt else 0
         size_bytes += past.vectors.size_bytes if past.vectors else 0
         if size_bytes <= self._most_bytes:
+            parts = (past.last_prompt, past.summary, past.index, past.vectors, past.counting, past.columns)
+            skip_when_collecting(session_id, past, *parts, getattr(past.columns, "__dict__", None))
             past.used_at, past.size_bytes = self._clock(), size_bytes
             self._pasts[session_id] = past
             self.size_bytes += size_bytes

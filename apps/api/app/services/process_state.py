@@ -100,23 +100,29 @@ class Chores:
 
 
 class Cooldowns:
-    """Models that are not called for a while after a failure, of this process. `monotonic` is its clock in seconds."""
+    """Models that this process does not call for a while after a failure: for the tenant whose call failed, and for all
+    once calls of two tenants have failed, since it may be a tenant's request that fails. `monotonic` is in seconds."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._until: dict[str, float] = {}
+        self._until: dict[str, dict[TenantId | None, float]] = {}
 
-    def rest(self, model_alias: str) -> None:
+    def rest(self, model_alias: str, tenant_id: TenantId | None = None) -> None:
         """Starts the cooldown of an alias that failed after its retries."""
-        self._until[model_alias] = self._monotonic() + COOLDOWN_S
+        self._until[model_alias] = self._resting(model_alias) | {tenant_id: self._monotonic() + COOLDOWN_S}
 
-    def is_resting(self, model_alias: str) -> bool:
-        until = self._until.get(model_alias)
-        return until is not None and self._monotonic() < until
+    def is_resting(self, model_alias: str, tenant_id: TenantId | None = None) -> bool:
+        resting = self._resting(model_alias)
+        return tenant_id in resting or len(resting) > 1
 
-    def first_awake(self, model_alias: str, fallbacks: tuple[str, ...]) -> str:
+    def first_awake(self, model_alias: str, fallbacks: tuple[str, ...], tenant_id: TenantId | None = None) -> str:
         """The first of the alias and its fallbacks that is not resting; the alias itself if all are."""
-        return next((alias for alias in (model_alias, *fallbacks) if not self.is_resting(alias)), model_alias)
+        aliases = (model_alias, *fallbacks)
+        return next((alias for alias in aliases if not self.is_resting(alias, tenant_id)), model_alias)
+
+    def _resting(self, model_alias: str) -> dict[TenantId | None, float]:
+        now = self._monotonic()
+        return {tenant: until for tenant, until in self._until.get(model_alias, {}).items() if now < until}
 
 
 class Warnings:

@@ -91,7 +91,8 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
                 again = await _smaller(record, plan, error, request.max_output_tokens, reactions)
                 reactions += 1
             elif isinstance(error, ProviderDown | ProviderTimeout | ProviderRateLimited) and error.partial is None:
-                again = await _fall_back(record, plan, fallbacks)
+                if not error.usages or await record.repeats.are_allowed():
+                    again = await _fall_back(record, plan, fallbacks)
                 reactions = 0
             if again is None:
                 record.steps.add("model_call", started_at, _detail(calls), "failed")
@@ -134,6 +135,7 @@ async def _prepare(record: Record, plan: TurnPlan) -> CompletionRequest:
         cache_key=str(plan.rows.session.id),
         lasting_messages=plan.decided.prompt.lasting_messages,
         size_bytes=prompt.size_bytes,
+        may_repeat=record.repeats.are_allowed,
     )
 
 
@@ -161,11 +163,11 @@ async def _smaller(
 
 async def _fall_back(record: Record, plan: TurnPlan, fallbacks: list[str]) -> TurnPlan | None:
     """The plan of the turn for the next fallback in whose window it fits. Removes from the list what it tried."""
-    cooldowns = record.rt.cooldowns
-    cooldowns.rest(plan.model.alias)
+    cooldowns, tenant_id = record.rt.cooldowns, record.turn.claim.session.tenant_id
+    cooldowns.rest(plan.model.alias, tenant_id)
     while fallbacks:
         alias = fallbacks.pop(0)
-        if cooldowns.is_resting(alias):
+        if cooldowns.is_resting(alias, tenant_id):
             continue
         plan = await decide(record, await read_again(record, alias))
         if isinstance(plan.decided, Ready):

@@ -38,6 +38,7 @@ from app.domain.types import (
     JsonObject,
     RecordedReply,
     SessionRef,
+    TenantId,
     TurnId,
     TurnRecord,
     TurnStatus,
@@ -127,7 +128,7 @@ async def claim_retry(
             _stored(options),
             ended_as=(TurnStatus.FAILED, TurnStatus.CANCELLED, TurnStatus.COMPLETED),
         )
-        return _ours(claim), options, awake_alias(rt, model_alias)
+        return _ours(claim), options, awake_alias(rt, model_alias, session.tenant_id)
 
     try:
         with rt.tracer.span("claim"):
@@ -146,7 +147,7 @@ async def claim_drafted(
         claim = existing(await claim_turn(tx, session, draft, rt.turn_lease_s), "session")
         if draft.seq not in (None, claim.seq):
             raise TurnInProgress("The session went on meanwhile.")
-        return claim, options, awake_alias(rt, draft.model_alias or claim.session.model_alias)
+        return claim, options, awake_alias(rt, draft.model_alias or claim.session.model_alias, session.tenant_id)
 
     return await _transaction_one(rt, session, stored, additions, turns=1)
 
@@ -275,11 +276,11 @@ def _options_again(stored: JsonObject | None, request: OutputsRequest) -> TurnOp
     return replace(own, tool_choice=choice, recorded_reply=request.recorded_reply)
 
 
-def awake_alias(rt: Runtime, model_alias: str) -> str:
-    """The alias; while it is known to be down, a fallback of it that has an input budget."""
+def awake_alias(rt: Runtime, model_alias: str, tenant_id: TenantId) -> str:
+    """The alias; while it is known to be down for the tenant, a fallback of it that has an input budget."""
     fallbacks = rt.catalogue.model(model_alias).fallbacks
     with_room = tuple(alias for alias in fallbacks if budget_of(rt.catalogue.model(alias), rt.guarded).input_budget > 0)
-    return rt.cooldowns.first_awake(model_alias, with_room)
+    return rt.cooldowns.first_awake(model_alias, with_room, tenant_id)
 
 
 def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:

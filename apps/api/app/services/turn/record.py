@@ -49,7 +49,7 @@ from app.engine.window.look_back import Read
 from app.engine.window.plan import Assembled
 from app.engine.window.prompt import whole_message_block
 from app.openai.new_messages import with_reply
-from app.services.limits import all_of, use_of
+from app.services.limits import Repeats, all_of, use_of
 from app.services.runtime import Runtime
 from app.services.turn.planning import count_message, pack_messages, recounted
 from app.services.turn.provider_call import sum_of, total_cost, used_row, with_own_ids
@@ -104,6 +104,7 @@ class Record:
         self._delivered: list[str] = []
         self._looked_back: list[Completion] = []
         self._unreported_rounds: list[int] = []
+        self.repeats = Repeats(rt, turn.claim.session_id, turn.reservation)
         self._before_text = self._before_reasoning = ""
         self._listen = listen
         self.model_alias = turn.rows.model.alias
@@ -289,7 +290,7 @@ class Record:
             of_call = [used for used in self.usages if used["round"] == self._first_round]
             is_reported = self._first_round not in self._unreported_rounds
             used = use_of(of_call, reservation["turns"]) if is_reported else all_of(reservation)
-            fields["spent"] = reservation, used
+            fields["spent"] = reservation, self.repeats.beyond_counted(used)
         blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
         alias = self._sent.model.alias if self._sent else self.model_alias
         recorded = (self.steps.rows, self._audits, blocks)

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator
+import math
+from collections import Counter
+from collections.abc import Generator, Set
 from contextlib import contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -99,28 +101,39 @@ class Activity:
             try:
                 await self._poll(rt, within_s=began - last + _COMMITS_WITHIN_S)
             except DatabaseUnavailable:
-                self._miss_some()
+                self._miss_some(self._tenants())
                 continue
             except Exception:
                 logger.exception("the poll of what turns do broke")
-                self._miss_some()
+                self._miss_some(self._tenants())
             last = began
 
-    async def _poll(self, rt: Runtime, within_s: float) -> None:
-        tenants = {follower.tenant_id for follower in self._followers}
-        watched = [key for key, row in self._known.items() if row["status"] in OPEN_STATUSES]
-        rows = await rt.database.run(changed_turns, sorted(tenants), watched, within_s=within_s, limit=_MOST_ROWS)
-        before, self._known = self._known, {_key(row): row for row in rows}
-        for row in rows:
-            known = before.get(_key(row))
-            if known is None or known["status"] != row["status"]:
-                self._deliver(row)
-        if len(rows) == _MOST_ROWS:
-            self._miss_some()
+    def _tenants(self) -> Set[TenantId]:
+        return {follower.tenant_id for follower in self._followers}
 
-    def _miss_some(self) -> None:
+    async def _poll(self, rt: Runtime, within_s: float) -> None:
+        watched = [key for key, row in self._known.items() if row["status"] in OPEN_STATUSES]
+        rows = await rt.database.run(
+            changed_turns, sorted(self._tenants()), watched, within_s=within_s, limit=_MOST_ROWS
+        )
+        before, self._known = self._known, {_key(row): row for row in rows}
+        # Every tenant's rows before the last place are there; of its next ones some may not have fitted in.
+        last_place = rows[-1]["place"] if len(rows) == _MOST_ROWS else math.inf
+        self._miss_some({row["tenant_id"] for row in rows if row["place"] >= last_place - 1})
+        delivered = Counter[TenantId]()
+        for row in rows:
+            known, tenant_id = before.get(_key(row)), row["tenant_id"]
+            if known is not None and known["status"] == row["status"]:
+                continue
+            delivered[tenant_id] += 1
+            if delivered[tenant_id] <= _MOST_WAITING:
+                self._deliver(row)
+                await asyncio.sleep(0)
+        self._miss_some({tenant_id for tenant_id, events in delivered.items() if events > _MOST_WAITING})
+
+    def _miss_some(self, tenants: Set[TenantId]) -> None:
         for follower in self._followers:
-            follower.missed = True
+            follower.missed |= follower.tenant_id in tenants
 
     def _deliver(self, row: Record) -> None:
         event = record_of(TurnChange, row)

@@ -125,7 +125,7 @@ async def _window_for(rt: Runtime, session: SessionRef, request: TurnRequest, me
     async with rt.database.autocommit() as tx:
         state = await session_state(tx, session)
         policy = policy_of_turn(rt, state.policy, request.options.policy)
-        alias = awake_alias(rt, request.model_alias or state.model_alias)
+        alias = awake_alias(rt, request.model_alias or state.model_alias, session.tenant_id)
         return await read_window(tx, rt, state, policy, alias, query=message)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from itertools import accumulate, groupby
+from time import monotonic
 from uuid import UUID
 
 from app.db.database import record_of
@@ -32,6 +34,9 @@ _LEAST_PAGE_TOKENS = 128
 """Smallest page of the look-back route, even for a window without an input budget."""
 _EXCERPT_CHARS = 600
 MESSAGES_LOOKED_THROUGH = 20_000
+_MESSAGES_AT_ONCE = 1_000
+"""About as many messages are searched by one statement: with 4 MB in each, these take 20 s of a processor."""
+_LONGEST_SEARCH_S = 2.0
 MOST_OF_A_SESSION = 3
 MOST_QUERY_WORDS = 10
 
@@ -113,36 +118,56 @@ def _best(index: Index, query: Query, limit: int) -> tuple[dict[int, tuple[float
 
 
 async def search_messages(
-    rt: Runtime, tenant_id: TenantId, words: str, limit: int, cursor: str | None
+    rt: Runtime,
+    tenant_id: TenantId,
+    words: str,
+    limit: int,
+    cursor: str | None,
+    *,
+    longest_s: float = _LONGEST_SEARCH_S,
 ) -> Page[FoundInSession]:
     """Messages of the tenant's sessions with all of the words, newest first; at most `MOST_OF_A_SESSION` of a session.
     Words match in any case, and as parts of longer words.
 
-    One call searches no further session after `MESSAGES_LOOKED_THROUGH` messages: a page may be short or empty and have
-    a next one. Of a session with more messages only the newest are searched; `search_session` finds the others.
+    One call searches no further session after `MESSAGES_LOOKED_THROUGH` messages or `longest_s` seconds: a page may be
+    short or empty and have a next one. Of a session with more messages only the newest are searched; `search_session`
+    finds the others.
     """
     scope = f"search:{tenant_id}"
     before = after_place(scope, cursor) or (LAST_ID, LAST_SEQ)
-    wanted = words.lower().replace("\0", " ").split()[:MOST_QUERY_WORDS]
-    async with rt.database.autocommit() as tx:
-        sessions = await sessions_with_messages(tx, tenant_id, first=before[0], limit=LOOKED_THROUGH + 1)
-        after_seqs: dict[SessionId, int] = {}
-        messages = 0
-        for session_id, last_seq in sessions[:LOOKED_THROUGH]:
-            if messages >= MESSAGES_LOOKED_THROUGH:
-                break
-            after_seqs[session_id] = max(0, last_seq - MESSAGES_LOOKED_THROUGH)
-            messages += min(last_seq, MESSAGES_LOOKED_THROUGH)
-        page = await messages_with_words(tx, after_seqs, wanted, before, limit, most_of_each=MOST_OF_A_SESSION)
-    terms = query_terms(words)
-    place = None
-    if page.has_more:
-        place = (page.rows[-1]["session_id"], page.rows[-1]["seq"])
-    elif len(sessions) > len(after_seqs):
-        place = (UUID(int=[*after_seqs][-1].int - 1), LAST_SEQ)  # none of these sessions is searched again
+    wanted, terms = words.lower().replace("\0", " ").split()[:MOST_QUERY_WORDS], query_terms(words)
+    if not wanted:
+        return Page([], None)
+    ends_at = monotonic() + longest_s
+    sessions = await rt.database.run(sessions_with_messages, tenant_id, first=before[0], limit=LOOKED_THROUGH + 1)
 
-    shown = (record_of(FoundInSession, row, **_excerpt(row["content"], terms)) for row in page.rows)
-    return Page(await asyncio.to_thread(list, shown), encode_cursor(scope, place) if place else None)
+    def shown(row: Record) -> FoundInSession:
+        return record_of(FoundInSession, row, **_excerpt(row["content"], terms))
+
+    found: list[FoundInSession] = []
+    looked_through, place = 0, None
+    for after_seqs in _parts(sessions[:LOOKED_THROUGH]):
+        page = await rt.database.run(
+            messages_with_words, after_seqs, wanted, before, limit - len(found), most_of_each=MOST_OF_A_SESSION
+        )
+        found += await asyncio.to_thread(list, map(shown, page.rows))
+        looked_through += len(after_seqs)
+        if page.has_more:
+            place = (found[-1].session_id, found[-1].seq)
+        if page.has_more or len(found) == limit or monotonic() > ends_at:
+            break
+    if place is None and len(sessions) > looked_through:
+        place = (UUID(int=sessions[looked_through - 1][0].int - 1), LAST_SEQ)  # none of these is searched again
+    return Page(found, encode_cursor(scope, place) if place else None)
+
+
+def _parts(sessions: Sequence[tuple[SessionId, int]]) -> Iterator[dict[SessionId, int]]:
+    """The sessions in runs of about `_MESSAGES_AT_ONCE` messages, as far as one call searches; each with the number
+    after which its messages are searched."""
+    before = accumulate([min(last_seq, MESSAGES_LOOKED_THROUGH) for _, last_seq in sessions], initial=0)
+    for part, of_part in groupby(zip(before, sessions, strict=False), lambda each: each[0] // _MESSAGES_AT_ONCE):
+        if part * _MESSAGES_AT_ONCE < MESSAGES_LOOKED_THROUGH:
+            yield {session_id: max(0, last_seq - MESSAGES_LOOKED_THROUGH) for _, (session_id, last_seq) in of_part}
 
 
 def _excerpt(content: Content, terms: tuple[str, ...]) -> JsonObject:
