@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, cast, overload
+from unicodedata import normalize
 
 import orjson
 
@@ -86,16 +87,18 @@ def with_speakers(messages: Iterable[PromptMessage]) -> list[PromptMessage]:
     like the name of one of the speakers begins with a backslash, so that none of them speaks for another."""
     messages = list(messages)
     labels = labels_of(message.get("name") for message in messages)
-
-    def spoken(message: PromptMessage) -> PromptMessage:
-        content = with_name(message["name"], of_one_speaker(message["content"], labels))
-        return {name: value for name, value in message.items() if name != "name"} | {"content": content}
-
-    return [spoken(message) if message.get("name") else message for message in messages]
+    return [
+        {field: value for field, value in message.items() if field != "name"}
+        | {"content": with_name(name, of_one_speaker(message["content"], labels))}
+        if (name := message.get("name"))
+        else message
+        for message in messages
+    ]
 
 
 _LABEL: Final = re.compile(r"[^:：]{1,80}+(?=[:：])")
-_MOST_LABELS: Final = 4_096
+_NOT_IN_LABELS: Final = re.compile("[\\W_\u115f\u1160]")
+"""Also the fillers, which count as letters."""
 
 
 def labels_of(names: Iterable[str | None]) -> frozenset[str]:
@@ -103,11 +106,11 @@ def labels_of(names: Iterable[str | None]) -> frozenset[str]:
     return frozenset(_as_label(name) for name in names if name)
 
 
-@lru_cache(_MOST_LABELS)
+@lru_cache(4_096)
 def _as_label(text: str) -> str:
     """What names that look alike before a colon have in common."""
-    begin = re.split("[:：]", text, maxsplit=1)[0]
-    return re.sub(r"[\W_]", "", begin).casefold() or begin.strip()
+    begin = normalize("NFKC", re.split("[:：]", text, maxsplit=1)[0])
+    return _NOT_IN_LABELS.sub("", begin).casefold() or begin.strip()
 
 
 def of_one_speaker(content: Content, labels: Collection[str]) -> Content:

@@ -48,8 +48,6 @@ _MONTH: Final = (
 )
 _DAY: Final = r"(?:[12][0-9]|3[01]|0?[1-9])(?:st|nd|rd|th|er|º)?"
 _YEAR: Final = r"(?:(?:19|20)[0-9]{2}|['’][0-9]{2})"
-_AHEAD: Final = 10
-"""Years after now up to which two digits name a year of this century."""
 _COUNT: Final = r"[0-9]{1,3}|" + "|".join(re.escape(name) for name in sorted(_NUMBERS, key=len, reverse=True))
 _LAST: Final = {
     "week": (
@@ -192,10 +190,10 @@ def _numbered(first: int, second: int, year: int, *, day_first: bool) -> Iterato
 
 
 def _year_of(given: str, now: date) -> int:
-    """A year as it is written; of two digits, the one of this century, or of the century before if it is far ahead."""
+    """A year as it is written; of two digits, the one of this century, or of the one before if it is 10 years ahead."""
     digits = given.lstrip("'’")
     year = int(digits) + (now.year // 100 * 100 if len(digits) == 2 else 0)
-    return year - 100 if len(digits) == 2 and year > now.year + _AHEAD else year
+    return year - 100 if len(digits) == 2 and year > now.year + 10 else year
 
 
 def _latest_year(month: int, number: int, now: date) -> int:
