@@ -58,12 +58,12 @@ CONSTRAINT: Final = re.compile(
 )
 _COMMANDS: Final = (
     r"do not |only |make sure |never (?!been|had|seen|heard|tried|done|thought|knew)"
-    r"|don't (?!know|think|mind|worry|have|forget)|avoid |stop (?=\w+ing\b)|under no circumstances "
-    r"|niemals |immer |jamais |toujours "
+    r"|don't (?!know|think|mind|worry|have|forget)|niemals |immer |jamais |toujours "
 )
 _NO_VERB: Final = r"(?:wie|noch|schon|für|auch|und|aber|oder|das|es|alles|habe|war|bin|depuis|comme|et|mais|pas)\b"
 RULE: Final = re.compile(
     rf"(?:^\W{{0,3}}|[.,;:–-] |\b(?:please|now on|must|may|should|shall|will|you to) )(?:always |{_COMMANDS})\w"
+    r"|(?:^\W{0,3}|[.,;:–-] |\b(?:please|must|should) )(?:avoid |stop (?=\w+ing\b)|under no circumstances )\w"
     # After the verb in German and French: "Antworte immer auf Deutsch", "Ne réponds jamais en anglais".
     rf"|^\W{{0,3}}(?:bitte )?(?!{_NO_VERB})(?:\w*[^\Wt]|\w+en sie) (?:immer|niemals|nie) (?!noch\b|wieder\b|mehr\b)\w"
     rf"|^\W{{0,3}}(?:n(?:e |')(?:\w+ )?jamais|(?!{_NO_VERB})\w+ toujours) \w"
