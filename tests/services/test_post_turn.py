@@ -19,7 +19,7 @@ from app.services.turn.summarize import STALE, summarize, summarize_after_turn
 from app.services.turn.summarizer_call import SummaryJob
 from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import NEWEST, Service, is_summary, model, models_toml, ref_of, service, sound_summary
+from tests.services.service import NEWEST, Service, chat, is_summary, model, models_toml, ref_of, service, sound_summary
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 POLICY = {"preset": "post_turn", "usage_threshold": 0.45}
@@ -343,3 +343,31 @@ async def test_outcomes_durations_and_summaries_per_hundred_turns_are_measured(
         assert f'context_summary_seconds_count{{when="post_turn"}} {float(made)}' in rendered
         assert f"context_summary_count_total {float(made)}" in rendered
         assert f"context_summaries_per_hundred_turns {100 * made / 8}" in rendered
+
+
+async def test_a_turn_that_runs_already_leaves_a_summary_of_cached_turns_to_the_background(
+    database_url: str, tmp_path: Path
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    def reply(request: Seen) -> Answer:
+        if "Wait." not in str(request.json["messages"][-1]["content"]):
+            return chat("Noted.")
+        begun.set()
+        return Answer(chat("Noted.").body, after=may_end.is_set)
+
+    async with serving(model(reply)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session(policy=POLICY | {"summarize_when": "never"})
+        for number in range(6):
+            await at.turn(session.id, f"Point {number}. {LONG[:600]}")
+        policy = POLICY | {"max_messages": 4, "protected_turns": 1}
+        await change_session(at.rt, ref_of(session.id), {"policy": policy})
+        running = asyncio.create_task(at.turn(session.id, "Wait."))
+        await begun.wait()
+        try:
+            await summarize_after_turn(at.rt, ref_of(session.id), ())
+            assert await _statuses(at, session.id) == ["active"]
+            assert (await at.rows("SELECT summary_count_after_seq FROM sessions"))[0]["summary_count_after_seq"] == 6
+        finally:
+            may_end.set()
+            await running

@@ -51,6 +51,16 @@ def _day(iso: str) -> int:
         ("on Wednesday", "2023-08-09", "2023-08-09"),
         ("this year", "2023-01-01", "2023-12-31"),
         ("on 29 February", "2020-02-29", "2020-02-29"),
+        ("on 8 May '21?", "2021-05-08", "2021-05-08"),
+        ("on May 8, ’99", "1999-05-08", "1999-05-08"),
+        ("in May '21", "2021-05-01", "2021-05-31"),
+        ("in '21", "2021-01-01", "2021-12-31"),
+        ("on 24/12/21", "2021-12-24", "2021-12-24"),
+        ("on 24-12-2021", "2021-12-24", "2021-12-24"),
+        ("since 2021/12/24", "2021-12-24", "2021-12-24"),
+        ("last August", "2022-08-01", "2022-08-31"),
+        ("this August", "2023-08-01", "2023-08-31"),
+        ("last July", "2023-07-01", "2023-07-31"),
         ("Was war am 8. Mai?", "2023-05-08", "2023-05-08"),
         ("am 24.12.2022", "2022-12-24", "2022-12-24"),
         ("IM MÄRZ 2022", "2022-03-01", "2022-03-31"),
@@ -114,7 +124,7 @@ def test_a_day_is_found_whatever_its_first_word_is_and_whatever_spaces_surround_
     "asked",
     [
         *("May I march on?", "on 31 April 2023", "He is one-year-old", "May God bless you", "at 8:15", "999 years ago"),
-        *("Was steht hier?", "the moons of Mars", "32.1.2023", "13/32/2023", "8/5.2023"),
+        *("Was steht hier?", "the moons of Mars", "32.1.2023", "13/32/2023", "8/5.2023", "24/7/365", "version 5.8.23"),
     ],
 )
 def test_text_that_is_not_a_plausible_date_gives_no_date_keys(asked: str) -> None:

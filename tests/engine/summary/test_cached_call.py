@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.prices import Prices, call_cost
-from app.domain.types import SummaryBody, SummaryItem, TurnStatus, Usage
+from app.domain.types import MessageId, SummaryBody, SummaryItem, TurnStatus, Usage
 from app.engine.messages.turns import wire_tokens_of
 from app.engine.summary.cached_call import MOST_QUOTATIONS, Quotations, behind_the_prompt, cheaper_call
 from app.engine.summary.fold import Fold, source_text
@@ -83,3 +83,13 @@ def test_the_newest_turn_that_stays_and_is_sent_is_not_shown_and_not_counted() -
     assert replace(stays, protected=()).unseen is None
     (instruction,) = behind_the_prompt(stays, extend=False, focus="")
     assert f"its newest {len(_TURNS[2].messages)} messages" in str(instruction["content"])
+
+
+def test_words_of_the_turns_that_stay_cite_nothing_where_there_is_no_room_for_what_they_would_keep() -> None:
+    of_context = {message.id for message in _FOLD.context}
+
+    def cited(quotations: Quotations) -> set[MessageId]:
+        return {message_id for text in _TEXTS.values() for message_id in quotations[text]}
+
+    assert cited(Quotations(_FOLD)) & of_context
+    assert not cited(Quotations(replace(_FOLD, cites_context=False))) & of_context

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from app.domain.types import Message, MessageId, Summary, SummaryId, Turn, TurnId, TurnStatus
 from app.engine.summary.block import render_summary
 from app.engine.summary.extractive import fallback_summary
@@ -14,9 +16,9 @@ _FOLDS = 6
 _CAP_TOKENS = 160
 
 
-def _turn(number: int) -> Turn:
-    """A turn that says one thing of its own, among words that every turn has."""
-    text = (
+def _turn(number: int, text: str = "") -> Turn:
+    """A turn that says one thing of its own, among words that every turn has, or the text."""
+    text = text or (
         f"Warehouse Zeta{number} holds exactly {4000 + number} crates of copper. "
         f"The clerk at Zeta{number} is called Person{number}. Deliveries come by rail to Dock{number}. "
     )
@@ -37,3 +39,27 @@ def test_something_of_the_newest_fold_gets_in_however_often_a_fallback_stood_in_
         assert any(name in render_summary(body) for name in own), f"fold {number} left nothing in: {body}"
         first, last = turns[0].messages[0], turns[-1].messages[0]
         previous = Summary(SummaryId(UUID(int=number)), body, first.id, last.id, last.seq, "fallback")
+
+
+@pytest.mark.parametrize(
+    ("said", "later"),
+    [
+        ("Remind me to call the notary.", "The call to the notary is done."),
+        ("But never do that!", None),
+        ("Never restart the controller.", "You may restart the controller now."),
+        ("The port is 8443.", "The port is now 9443."),
+    ],
+)
+def test_what_lasts_outlives_five_extracts_until_it_is_ended_in_words_of_any_worth(
+    said: str, later: str | None
+) -> None:
+    previous: Summary | None = None
+    shown: list[bool] = []
+    for number, text in enumerate([said, None, None, None, None, later], 1):
+        turns = (*(_turn(10 * number + at) for at in range(3)), *([_turn(10 * number + 3, text)] if text else ()))
+        body = fallback_summary(Fold("turn_count", turns, (), previous, 100, 1000, 2 * _CAP_TOKENS), estimate)
+        assert body is not None
+        shown.append(said in render_summary(body))
+        first, last = turns[0].messages[0], turns[-1].messages[0]
+        previous = Summary(SummaryId(UUID(int=number)), body, first.id, last.id, last.seq, "fallback")
+    assert shown == [True] * 5 + [later is None]

@@ -81,6 +81,10 @@ def test_a_summary_that_keeps_its_items_stays_byte_for_byte_as_the_model_wrote_i
     ("before", "later", "stands"),
     [
         ("Our staging host is db-7.example.org.", "Our staging host is db-9.example.org.", "db-9.example.org"),
+        ("The port is 8443.", "The port is now 9443.", "9443"),
+        ("The port is 8443.", "We changed the port to 9443.", "9443"),
+        ("My email is bo@old.org.", "Sorry, my email is now bo@new.org.", "bo@new.org"),
+        ("The config is at /etc/a/b.toml.", "The config has moved to /srv/c/d.toml.", "/srv/c/d.toml"),
         ("Never write to the table ledger_entry.", "You may write to the table ledger_entry again now.", ""),
         ("Please remind me to book a berth in Bergen.", "The berth in Bergen is booked since March 3.", ""),
         ("Always answer in French.", "From now on always answer in German.", "German"),

@@ -83,6 +83,22 @@ def test_a_summary_with_too_many_items_keeps_the_newest_of_every_kind_and_as_man
     assert estimate(render_summary(fitted)) > cap_tokens - 150
 
 
+@pytest.mark.parametrize("share", [0.98, 0.8, 0.5, 0.3])
+@pytest.mark.parametrize(("text", "kept"), [("Never restart the controller.", False), ("The depot is shut.", True)])
+def test_a_demand_and_what_the_service_added_leave_a_summary_last_though_they_are_its_oldest(
+    text: str, kept: bool, share: float
+) -> None:
+    ids = (MessageId(History().new_id()),)
+    lasting = SummaryItem(text, ids, kept)
+    crates = tuple(SummaryItem(f"Crate {number} left the pier on a Monday in the rain.", ids) for number in range(30))
+    body = SummaryBody("All about crates.", key_facts=(lasting, *crates), decisions=crates)
+    fitted = fit_summary(body, int(share * estimate(render_summary(body))), estimate)
+    assert fitted is not None
+    assert fitted.key_facts[0] == lasting
+    assert 1 < len(fitted.key_facts) < 31
+    assert fitted.key_facts[1:] == crates[1 - len(fitted.key_facts) :]
+
+
 @pytest.mark.parametrize("cap_tokens", [-1, 0, 1, 40])
 def test_no_summary_fits_where_not_even_the_fence_does(cap_tokens: int) -> None:
     assert fit_summary(SummaryBody(text_of(100)), cap_tokens, estimate) is None

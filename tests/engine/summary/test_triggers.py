@@ -8,10 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.types import SummaryBody, SummaryItem, Turn, TurnId, TurnStatus
+from app.domain.types import SummaryBody, SummaryId, SummaryItem, Turn, TurnId, TurnStatus
 from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import MIN_SUMMARY_TOKENS, ContextPolicy
-from app.engine.window.plan import Ready, Refused, SummaryDue, plan
+from app.engine.summary.summarizer_prompt import anchors_of, split_for_summarizer, summarizer_prompt, summary_of
+from app.engine.window.plan import Ready, Refused, SummaryDue, plan, with_summary
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.triggers import fold_after_turn, fold_on_request, trigger_tokens
 from tests.engine.histories import (
@@ -243,3 +244,27 @@ def test_a_summary_behind_an_answer_does_not_count_unprotected_turns_as_protecte
         assert fold is not None
         assert fold.turns == turns
         assert fold.cap_tokens == policy.most_summary_tokens(4000)
+
+
+def test_a_summary_that_was_paid_for_does_not_refuse_the_turn_by_what_it_cites_of_the_turns_that_stay() -> None:
+    history = History()
+    turns = chat(history, 6, assistant_tokens=230)
+
+    def decided(user_tokens: int) -> tuple[SummaryDue, Ready | Refused]:
+        snapshot = snapshot_of(turns, history.turn(user_tokens=user_tokens), input_budget=1000)
+        due = plan(snapshot, estimate, may_summarize=True)
+        assert isinstance(due, SummaryDue)
+        (chunk,) = split_for_summarizer(due.fold, 10_000, estimate)
+        prompt = summarizer_prompt(due.fold, chunk, None, 10_000, estimate)
+        item = SummaryItem("It cites all.", tuple(id_ for ids in prompt.known_ids.values() for id_ in ids))
+        body = SummaryBody(text_of(40), key_facts=(item,))
+        summary = summary_of(SummaryId(UUID(int=2**99)), due.fold, body, "model")
+        found = plan(with_summary(due.snapshot, due.fold, summary, estimate), estimate, may_summarize=False)
+        return due, found
+
+    tight, fits = decided(700)
+    assert isinstance(fits, Ready)
+    assert [action.kind for action in fits.accounts.actions if action.kind != "summary_folded"] == ["assistant_dropped"]
+    assert not {message.id for message in tight.fold.context} & anchors_of(fits.window.snapshot.summary)
+    wide, fits = decided(300)
+    assert {message.id for message in wide.fold.context} <= anchors_of(fits.window.snapshot.summary)

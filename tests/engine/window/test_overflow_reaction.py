@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from math import ceil
+from typing import Literal
 
 import pytest
 from hypothesis import event, given
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from app.domain.errors import StatedOverflow
 from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.policy.budget import Budget, budget_for
+from app.engine.policy.policy import Allocation
 from app.engine.window.plan import Ready, Refused, assert_tool_pairing, plan
 from app.engine.window.prompt import pin_text
 from app.engine.window.provider_overflow import MAX_REACTIONS, learned_limit, react
+from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import Window, lay_out
 from tests.engine.histories import GUARDED, History, chat, estimate, input_tokens_of, snapshot_of
@@ -161,6 +164,19 @@ def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
         assert input_tokens_of(again, decision.prompt) <= budget.input_budget
     else:
         assert _past_ids(decision, taken.snapshot.past.turns) == set()
+
+
+@given(snapshots(policies(allocation=Allocation())), st.sampled_from(("on", "auto")), st.sampled_from((0.4, 0.7, 0.9)))
+def test_a_retry_with_shares_or_the_look_back_tool_stays_within_the_budget_of_the_rejection(
+    snapshot: Snapshot, look_back: Literal["on", "auto"], share: float
+) -> None:
+    policy = replace(snapshot.policy, look_back=look_back)
+    taken = decide(with_shared_budget(replace(snapshot, policy=policy, may_look_back=True), estimate))
+    sent = ready_of(taken).window
+    budget = replace(sent.budget, input_budget=int(sent.input_tokens * share))
+    again = plan(sent.after_overflow(budget), estimate, may_summarize=False)
+    assert again.window.budget.input_budget <= budget.input_budget
+    assert len(again.prompt.tools) <= len(sent.snapshot.tools)
 
 
 @given(snapshots(policies()), st.floats(0, 1))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast, overload
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, cast, overload
+from unicodedata import normalize
 
 import orjson
 
@@ -77,6 +80,52 @@ def with_name(name: str | None, content: Content) -> Content:
     if not name or not content:
         return content
     return named(name, content) if isinstance(content, str) else [{"type": "text", "text": f"{name}:"}, *content]
+
+
+def with_speakers(messages: Iterable[PromptMessage]) -> list[PromptMessage]:
+    """The messages with each speaker before the text, not in the field `name`. In a named message a line that begins
+    like the name of one of the speakers begins with a backslash, so that none of them speaks for another."""
+    messages = list(messages)
+    labels = labels_of(message.get("name") for message in messages)
+    return [
+        {field: value for field, value in message.items() if field != "name"}
+        | {"content": with_name(name, of_one_speaker(message["content"], labels))}
+        if (name := message.get("name"))
+        else message
+        for message in messages
+    ]
+
+
+_LABEL: Final = re.compile(r"[^:：]{1,80}+(?=[:：])")
+_NOT_IN_LABELS: Final = re.compile("[\\W_\u115f\u1160]")
+"""Also the fillers, which count as letters."""
+
+
+def labels_of(names: Iterable[str | None]) -> frozenset[str]:
+    """The labels of these speakers for `of_one_speaker`."""
+    return frozenset(_as_label(name) for name in names if name)
+
+
+@lru_cache(4_096)
+def _as_label(text: str) -> str:
+    """What names that look alike before a colon have in common."""
+    begin = normalize("NFKC", re.split("[:：]", text, maxsplit=1)[0])
+    return _NOT_IN_LABELS.sub("", begin).casefold() or begin.strip()
+
+
+def of_one_speaker(content: Content, labels: Collection[str]) -> Content:
+    """A content in which a backslash precedes each line that begins with a name of these labels and a colon."""
+    if content is None or not labels:
+        return content
+    if not isinstance(content, str):
+        return [
+            {**part, "text": of_one_speaker(str(part["text"]), labels)} if part["type"] == "text" else part
+            for part in content
+        ]
+    return "".join(
+        f"\\{line}" if (label := _LABEL.match(line)) and _as_label(label[0]) in labels else line
+        for line in content.splitlines(keepends=True)
+    )
 
 
 def tool_call_json(call: ToolCall) -> JsonObject:

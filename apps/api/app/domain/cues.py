@@ -37,9 +37,10 @@ PARTS: Final[Mapping[int, Sequence[str]]] = {
         "goal", "aim", "task",
     ),
 }  # fmt: skip
-RULE_WORDS: Final = frozenset(
-    ["always", "never", "must", "mustn't", "don't", "only", "sure", "niemals", "immer", "jamais", "toujours"]
-)
+RULE_WORDS: Final = frozenset((
+    "always", "never", "must", "mustn't", "don't", "only", "sure", "avoid", "stop", "circumstances", "niemals", "nie",
+    "immer", "jamais", "toujours",
+))  # fmt: skip
 """Whole words, of which `RULE` needs one if the text has none of the parts of `RULES`."""
 
 DECIDED: Final = re.compile(
@@ -59,15 +60,21 @@ _COMMANDS: Final = (
     r"do not |only |make sure |never (?!been|had|seen|heard|tried|done|thought|knew)"
     r"|don't (?!know|think|mind|worry|have|forget)|niemals |immer |jamais |toujours "
 )
+_NO_VERB: Final = r"(?:wie|noch|schon|für|auch|und|aber|oder|das|es|alles|habe|war|bin|depuis|comme|et|mais|pas)\b"
 RULE: Final = re.compile(
-    rf"(?:^|[.,;:–-] |\b(?:please|now on|must|may|should|shall|will) )(?:always |{_COMMANDS})\w"
+    rf"(?:^\W{{0,3}}|[.,;:–-] |\b(?:please|now on|must|may|should|shall|will|you to) )(?:always |{_COMMANDS})\w"
+    r"|(?:^\W{0,3}|[.,;:–-] |\b(?:please|must|should) )(?:avoid |stop (?=\w+ing\b)|under no circumstances )\w"
+    # After the verb in German and French: "Antworte immer auf Deutsch", "Ne réponds jamais en anglais".
+    rf"|^\W{{0,3}}(?:bitte )?(?!{_NO_VERB})(?:\w*[^\Wt]|\w+en sie) (?:immer|niemals|nie) (?!noch\b|wieder\b|mehr\b)\w"
+    rf"|^\W{{0,3}}(?:n(?:e |')(?:\w+ )?jamais|(?!{_NO_VERB})\w+ toujours) \w"
     rf"|\b(?:(?:and|but|so|can) (?:{_COMMANDS})\w|must(?: not|n't)? (?!have|be (?!\w+(?:ed|en)\b)))"
 )
 """Clauses that say what has to hold from now on: commands, not reports of the past."""
 VALUE_OF: Final = re.compile(
-    r"(?:\b(?:is|are|called|named|at|on|use|run|file|path|command|host|url)|[:=])\s+[\"'(]?(?:`[^`\n]+`|https?://\w"
+    r"(?:\b(?:is|are|called|named|at|on|use|run|file|path|command|host|url|(?:moved|changed|switched)\s+to)(?:\s+now)?|[:=])"
+    r"\s+[\"'(]?(?:`[^`\n]+`|https?://\w"
     r"|/\w[\w.-]*/\w|[\w.+-]+@[\w-]+\.\w|\w[\w-]*(?:\.[\w-]+)*\.[a-z]{2,}\b|[A-Z]{2}[A-Z0-9]*-?\d)"
-    r"|\b(?:number|[iI][dD]|code|port|key)\s+(?:is\s+)?#?[\w-]*\d{3}",
+    r"|\b(?:[nN]umber|[iI][dD]|[cC]ode|[pP]ort|[kK]ey)(?::|(?:\s+(?:is|now|changed|moved|to)){1,3})?\s+#?[\w-]*\d{3}",
 )
 """The value of something, in text of any case: a command, a path, an address, a reference number."""
 _TASKS: Final = r"\bto-?do\b|\baction item|\bremind (?:me|us) (?:to|about)\b|\bfollow up\b|\bneeds? to\b"

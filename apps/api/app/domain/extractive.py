@@ -9,7 +9,7 @@ statement adds only its source (Carbonell and Goldstein 1998, maximal marginal r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import chain
 from math import log
@@ -24,6 +24,7 @@ from app.domain.lasting import (
     Taken,
     in_time_order,
     is_lasting,
+    is_task,
     item_of,
     lasting,
     placed,
@@ -182,10 +183,12 @@ def gather(
     `context` are later messages that are not summarized; they only show which questions have been answered. Sentences
     with words of `focus` have more weight. The time is about linear in the number of characters.
     """
-    new = sorted(_units(sources, context, read, focus), key=_best_first)
+    units, others = _units(sources, context, read, focus)
+    new = sorted(units, key=_best_first)
     if previous is None:
         return Material(new)
-    carried = unfinished(_carried(previous, read.statement), new)
+    closing = (unit for unit in others if unit.sentence.cues & (cues.FINISHES | cues.LIFTS))
+    carried = unfinished(_carried(previous, read.statement), [*new, *closing])
     return Material(new, sorted(carried, key=_standing_first), previous.summary_text, read)
 
 
@@ -221,10 +224,11 @@ def _best_first(unit: PlacedSentence) -> tuple[int, float, int]:
     return -unit.sentence.standing if unit.role == "user" else 0, -unit.density, unit.position
 
 
-def _standing_first(unit: PlacedSentence) -> tuple[bool, bool, float, int]:
-    """Sort key: standing decisions, then demands and values, oldest first, as new ones keep coming; then the others."""
+def _standing_first(unit: PlacedSentence) -> tuple[int, bool, float, int]:
+    """Sort key: standing decisions, then demands and values, oldest first, as new ones keep coming; tasks; others."""
     lasts = stands(unit)
-    return not lasts, unit.kind != "decisions", 0.0 if lasts else -unit.density, unit.position
+    rank = 0 if lasts else 1 if is_task(unit) else 2
+    return rank, unit.kind != "decisions", 0.0 if lasts else -unit.density, unit.position
 
 
 def _is_goal(unit: PlacedSentence) -> bool:
@@ -255,8 +259,9 @@ def _of_before(at: int, line: str, read: Reading) -> PlacedSentence | None:
 
 def _units(
     sources: Sequence[SourceText], context: Sequence[SourceText], read: Reading, focus: str
-) -> Iterator[PlacedSentence]:
-    """The sentences of the sources, weighted by their information, without those that have next to none."""
+) -> tuple[list[PlacedSentence], list[PlacedSentence]]:
+    """The sentences of the sources, weighted by their information; and those that have next to none, unless they have
+    to outlast summaries: they are not listed, but may close something."""
     answered_before = _last_answer(sources, context)
     found = [(at, source, sentence) for at, source in enumerate(sources) for sentence in read.statements(source.text)]
     seen_in = Counter(chain.from_iterable([sentence.words for _, _, sentence in found]))
@@ -268,6 +273,7 @@ def _units(
         word: weight_of[seen] if len(word) > 2 or not word.isascii() else 0.0 for word, seen in seen_in.items()
     }.__getitem__
     wanted = frozenset(telling_words(read.statement(focus)))
+    units, others = list[PlacedSentence](), list[PlacedSentence]()
     for place, (at, source, sentence) in enumerate(found):
         kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
         words = sentence.words
@@ -275,8 +281,10 @@ def _units(
         if wanted and not wanted.isdisjoint(words):
             worth += _FOCUS_VALUE
         worth *= _weight(sentence, source.role, kind)
-        if worth >= _LEAST_WORTH or not sentence.text.isascii() or len(found) == 1:
-            yield placed(place, (source.id,), source.role, sentence, kind, worth)
+        unit = placed(place, (source.id,), source.role, sentence, kind, worth)
+        tells = worth >= _LEAST_WORTH or not sentence.text.isascii() or len(found) == 1 or is_lasting(unit)
+        (units if tells else others).append(unit)
+    return units, others
 
 
 def _kind_of(sentence: Sentence, role: str, *, is_answered: bool) -> SummaryList:

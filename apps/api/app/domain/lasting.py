@@ -37,6 +37,11 @@ _OF_A_SUMMARY: Final = -(2**50)  # the position of a summary's first statement, 
 _LAST_OF_A_SUMMARY: Final = _OF_A_SUMMARY // 2
 _EXACT_WORD: Final = re.compile(r"\d|[\w][_@/.:][\w]")
 _QUOTED: Final = re.compile(r"`[^`\n]+`")
+_CHANGING: Final = frozenset((
+    "actually", "are", "at", "been", "changed", "correction", "currently", "has", "have", "i", "instead", "is", "moved",
+    "now", "sorry", "switched", "to", "was", "we",
+))  # fmt: skip
+"""Words that only say that a value is, or has become, what it is: "the port is 8443", "the port is now 9443"."""
 
 SourceId: TypeAlias = str | UUID  # the caller's own ids of its messages
 
@@ -135,7 +140,8 @@ def _is_about(unit: PlacedSentence, demand: PlacedSentence) -> bool:
 def _frame(unit: PlacedSentence) -> frozenset[str] | None:
     """The words of a statement besides its exact value: what the value is of; None if it has no value or several."""
     exact = _exact_words(unit)
-    return frozenset(unit.sentence.words) - exact if unit.sentence.standing and len(exact) == 1 else None
+    about = frozenset(unit.sentence.words) - exact - _CHANGING
+    return about if about and unit.sentence.standing and len(exact) == 1 else None
 
 
 def _exact_words(unit: PlacedSentence) -> frozenset[str]:
@@ -193,7 +199,7 @@ def is_lasting(unit: PlacedSentence) -> bool:
     if unit.role != "user":
         return False
     is_answered = unit.sentence.kind == "open_questions" and unit.kind != "open_questions"
-    return (unit.sentence.standing > 0 and not is_answered) or _is_task(unit)
+    return (unit.sentence.standing > 0 and not is_answered) or is_task(unit)
 
 
 def lasting(units: Sequence[PlacedSentence], sentences: Iterable[PlacedSentence]) -> list[PlacedSentence]:
@@ -237,11 +243,11 @@ def left_out(
 
 def _lasting_first(unit: PlacedSentence) -> tuple[bool, int]:
     """Sort key: what stands, the oldest first; then tasks, the newest first."""
-    is_task = not stands(unit)
-    return is_task, -unit.position if is_task else unit.position
+    lasts = stands(unit)
+    return not lasts, unit.position if lasts else -unit.position
 
 
-def _is_task(unit: PlacedSentence) -> bool:
+def is_task(unit: PlacedSentence) -> bool:
     return unit.kind == "action_items" and cues.TASK.search(unit.text.lower()) is not None
 
 

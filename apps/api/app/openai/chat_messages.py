@@ -7,11 +7,10 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
 
-from app.domain.content import content_text, tool_calls_from_json, with_name
+from app.domain.content import content_text, labels_of, of_one_speaker, tool_calls_from_json, with_name
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingList, IncomingMessage
@@ -104,34 +103,9 @@ def as_one(messages: Sequence[IncomingMessage]) -> IncomingMessage:
     a line that begins like the name of one of the authors with a backslash, so that none of them speaks for another."""
     if len({message.name for message in messages}) == 1:
         return replace(messages[-1], content=joined([message.content for message in messages]))
-    names = frozenset(_as_label(message.name) for message in messages if message.name)
-    content = joined([with_name(message.name, _of_one_author(message.content, names)) for message in messages])
+    labels = labels_of(message.name for message in messages)
+    content = joined([with_name(message.name, of_one_speaker(message.content, labels)) for message in messages])
     return replace(messages[-1], content=content, name=None)
-
-
-_LABEL = re.compile(r"[^:：]{1,80}+(?=[:：])")
-_MOST_LABELS = 4_096
-
-
-@lru_cache(_MOST_LABELS)
-def _as_label(text: str) -> str:
-    """What names that look alike before a colon have in common."""
-    begin = re.split("[:：]", text, maxsplit=1)[0]
-    return re.sub(r"[\W_]", "", begin).casefold() or begin.strip()
-
-
-def _of_one_author(content: Content, names: Collection[str]) -> Content:
-    if content is None:
-        return None
-    if not isinstance(content, str):
-        return [
-            {**part, "text": _of_one_author(str(part["text"]), names)} if part["type"] == "text" else part
-            for part in content
-        ]
-    return "".join(
-        f"\\{line}" if (label := _LABEL.match(line)) and _as_label(label[0]) in names else line
-        for line in content.splitlines(keepends=True)
-    )
 
 
 def joined(contents: Sequence[Content]) -> Content:

@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 
 import httpx
 
-from app.domain.content import as_function, call_input, with_name
+from app.domain.content import as_function, call_input, with_speakers
 from app.domain.errors import ProviderError
 from app.domain.frozen import frozen, replace
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
@@ -209,16 +209,16 @@ def _alternating(
     loop_begins = _loop_begins(messages)
     sent: list[JsonObject] = []
     lasting_ends: list[JsonObject] = []
-    for place, message in enumerate(messages):
+    for place, message in enumerate(with_speakers(messages)):  # the API has no field for a speaker's name
         role = "assistant" if message.get("role") == "assistant" else "user"
         if message.get("role") == "tool":
             blocks = [_tool_result_block(message)]
         elif role == "assistant":
             thinking = _thinking_blocks(message) if with_thinking and place > loop_begins else []
-            texts = [block for block in _spoken_blocks(message) if block["type"] == "text"]
+            texts = [block for block in _content_blocks(message.get("content")) if block["type"] == "text"]
             blocks = thinking + texts + _tool_use_blocks(message)
         else:
-            blocks = _spoken_blocks(message)
+            blocks = _content_blocks(message.get("content"))
         if not blocks:
             continue  # the API refuses messages without content
         if sent and sent[-1]["role"] == role:
@@ -275,11 +275,6 @@ def _tool_choice(choice: str | Mapping[str, Any] | None) -> JsonObject | None:
 
 def _text_block(text: str) -> JsonObject:
     return {"type": "text", "text": text}
-
-
-def _spoken_blocks(message: PromptMessage) -> list[JsonObject]:
-    """The blocks of a message's content. The API has no field for the speaker's name, so it precedes the text."""
-    return _content_blocks(with_name(message.get("name"), message.get("content")))
 
 
 def _content_blocks(content: Any) -> list[JsonObject]:

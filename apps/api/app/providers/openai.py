@@ -23,7 +23,7 @@ from app.domain.content import (
     custom_call_json,
     is_custom,
     tool_name,
-    with_name,
+    with_speakers,
 )
 from app.domain.frozen import frozen, replace
 from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject, PromptMessage, ToolCall
@@ -208,7 +208,8 @@ class _ChatCall(WireCall[_Form]):
             if not form.with_empty_answers:
                 pieces = [piece.replace(_EMPTY % b"", _EMPTY % _NO_ANSWER.encode()) for piece in pieces]
             return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
-        messages = _with_text_results([self._message(message, custom) for message in request.messages])
+        spoken = with_speakers(request.messages) if self._names_as_text else request.messages
+        messages = _with_text_results([self._message(message, custom) for message in spoken])
         body["messages"] = messages if form.with_any_roles else _strict(messages)
         return (json_bytes(body),)
 
@@ -226,8 +227,6 @@ class _ChatCall(WireCall[_Form]):
             sent["tool_calls"] = [_call(call, custom) for call in sent["tool_calls"]]
         if not self.form.with_empty_answers and _is_empty_answer(sent):
             sent["content"] = _NO_ANSWER
-        if self._names_as_text and "name" in sent:
-            sent["content"] = with_name(sent.pop("name"), sent["content"])
         return sent
 
     def _signed(self, calls: Sequence[JsonObject], blocks: Sequence[JsonObject]) -> list[JsonObject]:

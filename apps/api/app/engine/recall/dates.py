@@ -47,7 +47,7 @@ _MONTH: Final = (
     r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b\.?"
 )
 _DAY: Final = r"(?:[12][0-9]|3[01]|0?[1-9])(?:st|nd|rd|th|er|º)?"
-_YEAR: Final = r"(?:19|20)[0-9]{2}"
+_YEAR: Final = r"(?:(?:19|20)[0-9]{2}|['’][0-9]{2})"
 _COUNT: Final = r"[0-9]{1,3}|" + "|".join(re.escape(name) for name in sorted(_NUMBERS, key=len, reverse=True))
 _LAST: Final = {
     "week": (
@@ -83,15 +83,15 @@ _BEGINS: Final = "|".join(
 )
 _DATE: Final = re.compile(
     rf"""\b(?=[0-9]|{_BEGINS})(?:
-    (?P<iso>(?:19|20)[0-9]{{2}}-[01][0-9]-[0-3][0-9])(?:t[0-9]{{2}})?
-    | (?P<numbers>[0-3]?[0-9](?P<mark>[./])[0-3]?[0-9](?P=mark){_YEAR})
+    (?P<iso>(?:19|20)[0-9]{{2}}[-/][01][0-9][-/][0-3][0-9])(?:t[0-9]{{2}})?
+    | (?P<numbers>[0-3]?[0-9](?P<mark>[./-])[0-3]?[0-9](?P=mark)(?:{_YEAR}|(?<=/)[0-9]{{2}}))
     | (?P<day>{_DAY})\.?\ (?:(?:of|de)\ )?(?P<day_month>{_MONTH})(?:,?\ (?:del?\ )?(?P<day_year>{_YEAR}))?
     | (?P<month_first>{_MONTH})\ (?:the\ )?(?P<month_day>{_DAY})(?![0-9:])(?:,?\ (?P<month_year>{_YEAR}))?
     | (?P<month>{_MONTH}),?\ (?:(?:of|del?)\ )?(?P<year_of_month>{_YEAR})
     | (?:(?:in|during|of|since|by|until|last|this|early|late|mid)[\ -](?!mars\b)|(?:im|seit|en|depuis|desde|em)\ )
       (?P<bare_month>{_MONTH})(?!,?\ (?:del?\ )?{_YEAR})
     | (?P<only_month>january|february|april|june|july|august|september|october|november|december)
-    | (?:in|during|of|since|im\ jahre?|seit|en|depuis|desde|nel|em)\ (?:the\ year\ )?(?P<year>{_YEAR})(?!-[0-9])
+    | (?:in|during|of|since|im\ jahre?|seit|en|depuis|desde|nel|em)\ (?:the\ year\ )?(?P<year>{_YEAR})(?![-/][0-9])
     | (?P<count>{_COUNT})\ (?P<unit>day|week|month|year)s?\ ago
     | (?P<which>last|past|previous|this)\ (?P<period>week|weekend|month|year)
     | the\ (?P<before_last>week|weekend|month|year)\ before\ last
@@ -154,24 +154,28 @@ def _ranges(match: re.Match[str], words: str, now: date) -> Iterator[tuple[str, 
     named = {name: value for name, value in match.groupdict().items() if value}
     try:
         if "iso" in named:
-            yield from _of_day(named["iso"], date.fromisoformat(named["iso"]))
+            yield from _of_day(named["iso"], date.fromisoformat(named["iso"].replace("/", "-")))
         elif "numbers" in named:
-            for day in _numbered(*map(int, named["numbers"].split(named["mark"])), day_first=named["mark"] == "."):
+            first, second, given = named["numbers"].split(named["mark"])
+            is_day_first = named["mark"] == "."
+            for day in _numbered(int(first), int(second), _year_of(given, now), day_first=is_day_first):
                 yield from _of_day(words, day)
         elif day := named.get("day") or named.get("month_day"):
             month = _month_of(named.get("day_month") or named["month_first"])
             given = named.get("day_year") or named.get("month_year")
             number = int(day.rstrip("stndrheº"))
-            year = int(given) if given else _latest_year(month, number, now)
+            year = _year_of(given, now) if given else _latest_year(month, number, now)
             yield from _of_day(words, date(year, month, number))
         elif name := named.get("month") or named.get("bare_month") or named.get("only_month"):
             month, given = _month_of(name), named.get("year_of_month")
-            year = int(given) if given else now.year - (month > now.month)
+            is_over = month < now.month or (month == now.month and not match[0].startswith("last"))
+            year = _year_of(given, now) if given else now.year - (not is_over)
             yield words, *_month(year, month)
             if given:
                 yield given, date(year, 1, 1), date(year, 12, 31)
         elif "year" in named:
-            yield words, date(int(named["year"]), 1, 1), date(int(named["year"]), 12, 31)
+            year = _year_of(named["year"], now)
+            yield words, date(year, 1, 1), date(year, 12, 31)
         else:
             yield words, *_relative(named, now)
     except (ValueError, OverflowError):
@@ -183,6 +187,13 @@ def _numbered(first: int, second: int, year: int, *, day_first: bool) -> Iterato
     for month, day in ((second, first),) if day_first else ((first, second), (second, first)):
         with suppress(ValueError):
             yield date(year, month, day)
+
+
+def _year_of(given: str, now: date) -> int:
+    """A year as it is written; of two digits, the one of this century, or of the one before if it is 10 years ahead."""
+    digits = given.lstrip("'’")
+    year = int(digits) + (now.year // 100 * 100 if len(digits) == 2 else 0)
+    return year - 100 if len(digits) == 2 and year > now.year + 10 else year
 
 
 def _latest_year(month: int, number: int, now: date) -> int:

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from itertools import chain
+from operator import itemgetter
 from typing import Final
 from weakref import WeakKeyDictionary
 
 from app.domain.frozen import replace
+from app.domain.sentences import read_sentence
 from app.domain.types import SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate
 
@@ -44,11 +48,14 @@ def render_summary(body: SummaryBody) -> str:
     """The text of the summary's message. It is deterministic: the same body gives the same bytes."""
     text = _rendered.get(body)
     if text is None:
-        lists: dict[str, tuple[SummaryItem, ...]] = {field: getattr(body, field) for field in _FIELDS}
-        listed = {field: [item.text for item in items] for field, items in lists.items() if items}
+        listed = {field: [item.text for item in items] for field, items in _lists_of(body).items() if items}
         record = fenceable_json({"summary": body.summary_text, **listed})
         text = _rendered[body] = f"{_PREAMBLE}\n{_OPEN}\n{record}\n{_CLOSE}"
     return text
+
+
+def _lists_of(body: SummaryBody) -> dict[str, tuple[SummaryItem, ...]]:
+    return {field: getattr(body, field) for field in _FIELDS}
 
 
 def fenceable_json(value: object) -> str:
@@ -66,20 +73,25 @@ def _escape(found: re.Match[str]) -> str:
 
 def fit_summary(body: SummaryBody, cap_tokens: int, estimate: Estimate) -> SummaryBody | None:
     """The body cut so that its rendering has at most `cap_tokens`; None if no text and no item fits. The text gets up
-    to two fifths. The newest items are kept, taken in turn from decisions, facts, open questions and action items, so
-    that no kind displaces another; the order within a kind does not change."""
+    to two fifths. Demands, exact values and items that the service added are kept, then the newest, taken in turn from
+    decisions, facts, open questions and action items, so that no kind displaces another; the order within a kind does
+    not change."""
     if estimate(render_summary(body)) <= cap_tokens:
         return body
     room = cap_tokens - estimate(render_summary(SummaryBody("")))
     share = _TEXT_SHARE if any(getattr(body, field) for field in _FIELDS) else 1.0
     text = _cut_text(body.summary_text, int(room * share), estimate)
     room -= estimate(text)
-    kept = _newest_in_turn(body, room, estimate)
+    items = chain.from_iterable(_lists_of(body).values())
+    lasts = {item: item.kept or read_sentence(item.text).standing > 0 for item in items}
+    kept = _newest_in_turn(body, lasts, room, estimate)
     fitted = SummaryBody(text, **{field: tuple(kept[field]) for field in _FIELDS})
     while estimate(render_summary(fitted)) > cap_tokens:
         field = next((field for field in reversed(_FIELDS) if getattr(fitted, field)), None)
         if field is not None:
-            fitted = replace(fitted, **{field: getattr(fitted, field)[1:]})
+            left = list(_lists_of(fitted)[field])
+            left.remove(min(left, key=lasts.__getitem__))  # the oldest of those that last least
+            fitted = replace(fitted, **{field: tuple(left)})
         elif fitted.summary_text:
             fitted = replace(fitted, summary_text=fitted.summary_text[: len(fitted.summary_text) * 9 // 10].rstrip())
         else:
@@ -87,20 +99,23 @@ def fit_summary(body: SummaryBody, cap_tokens: int, estimate: Estimate) -> Summa
     return fitted if fitted.summary_text or any(getattr(fitted, field) for field in _FIELDS) else None
 
 
-def _newest_in_turn(body: SummaryBody, room: int, estimate: Estimate) -> dict[str, list[SummaryItem]]:
-    waiting = {field: list(getattr(body, field)) for field in _FIELDS}
-    kept: dict[str, list[SummaryItem]] = {field: [] for field in _FIELDS}
+def _newest_in_turn(
+    body: SummaryBody, lasts: Mapping[SummaryItem, bool], room: int, estimate: Estimate
+) -> dict[str, list[SummaryItem]]:
+    lists = _lists_of(body).items()
+    waiting = {field: sorted(enumerate(items), key=lambda placed: lasts[placed[1]]) for field, items in lists}
+    kept: dict[str, list[tuple[int, SummaryItem]]] = {field: [] for field in _FIELDS}
     # The name of each list that is used needs tokens too.
     while any(waiting.values()):
         for field in _FIELDS:
             if not waiting[field]:
                 continue
-            item = waiting[field].pop()
+            at, item = waiting[field].pop()
             cost = estimate(item.text) + _SEPARATOR_TOKENS + (0 if kept[field] else estimate(field) + _SEPARATOR_TOKENS)
             if cost <= room:
                 room -= cost
-                kept[field].insert(0, item)
-    return kept
+                kept[field].append((at, item))
+    return {field: [item for _, item in sorted(items, key=itemgetter(0))] for field, items in kept.items()}
 
 
 def _cut_text(text: str, max_tokens: int, estimate: Estimate) -> str:

@@ -79,8 +79,8 @@ def _sources(fold: Fold) -> Iterator[tuple[str, tuple[MessageId, ...]]]:
         for name in SUMMARY_LISTS:
             for item in getattr(fold.previous.body, name):
                 yield item.text, item.message_ids
-    for message, text in (*fold.source_texts, *fold.context_texts):
-        yield text, (message.id,)
+    yield from ((text, (message.id,)) for message, text in fold.source_texts)
+    yield from ((text, (message.id,) if fold.cites_context else ()) for message, text in fold.context_texts)
 
 
 def _plain(text: str) -> str:

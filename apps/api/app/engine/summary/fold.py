@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from app.domain.content import content_text, named
+from app.domain.content import content_text, labels_of, named, of_one_speaker
 from app.domain.frozen import frozen
 from app.domain.types import Message, Summary, Turn
 from app.engine.messages.turns import sendable_messages
@@ -32,6 +32,7 @@ class Fold:
     previous_tokens: int
     folded_tokens: int
     cap_tokens: int
+    cites_context: bool = True
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
@@ -45,7 +46,7 @@ class Fold:
 
     @cached_property
     def source_texts(self) -> tuple[tuple[Message, str], ...]:
-        return tuple([(message, source_text(message)) for message in self.sources])
+        return self._texts(self.sources)
 
     @cached_property
     def context(self) -> tuple[Message, ...]:
@@ -54,7 +55,11 @@ class Fold:
 
     @cached_property
     def context_texts(self) -> tuple[tuple[Message, str], ...]:
-        return tuple([(message, source_text(message)) for message in self.context])
+        return self._texts(self.context)
+
+    def _texts(self, messages: Sequence[Message]) -> tuple[tuple[Message, str], ...]:
+        labels = labels_of(message.name for message in (*self.sources, *self.context))
+        return tuple([(message, source_text(message, labels)) for message in messages])
 
     @cached_property
     def unseen(self) -> Turn | None:
@@ -62,9 +67,11 @@ class Fold:
         return next((turn for turn in reversed(self.protected) if sendable_messages((turn,))), None)
 
 
-def source_text(message: Message) -> str:
-    """The text of a message for a summarizer: its content, with the speaker, and its tool calls."""
-    text = named(message.name, content_text(message.content))
+def source_text(message: Message, labels: Collection[str] = ()) -> str:
+    """The text of a message for a summarizer: its content, with the speaker (`with_speakers`), and its tool calls."""
+    text = content_text(message.content)
+    if message.name:
+        text = named(message.name, content_text(of_one_speaker(text, labels)))
     if not message.tool_calls:
         return text
     calls = [f"[called {call.name} with {call.arguments}]" for call in message.tool_calls]

@@ -188,6 +188,8 @@ def summarizer_prompt(
         f' "max_tokens": {fold.cap_tokens}' + ("," if focus else "}"),
         *((f' "focus": {_json(focus)}}}',) if focus else ()),
     )
+    if not fold.cites_context:
+        known |= {short_id: () for short_id in known if short_id[0] == "c"}
     carrying = _EXTEND if extend else _CARRY_OVER
     instructions = _INSTRUCTIONS.replace("{carrying}", carrying).replace("{max_tokens}", str(fold.cap_tokens))
     instructions += FOCUS if focus else ""

@@ -89,9 +89,9 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
 def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) -> Decision:
     """Decide what the running turn sends: always the same for the same snapshot. Returns `SummaryDue` only if
     `may_summarize`, and never after a provider rejected a prompt of the turn as too long."""
-    if snapshot.overflowed:
+    if snapshot.overflowed:  # it gets no tool that the rejected prompt did not have
         snapshot = replace(snapshot, policy=replace(snapshot.policy, prune_protected=True))
-    if snapshot.policy.look_back == "on" or snapshot.summary is not None:
+    elif snapshot.policy.look_back == "on" or snapshot.summary is not None:
         snapshot = _with_look_back(snapshot, estimate)
     window = lay_out_cleared(snapshot, estimate)
     summary_worthless = False

@@ -24,7 +24,8 @@ from app.engine.window.window import Cost, Window, head_items
 
 
 def with_shared_budget(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
-    """The snapshot with the output's share as its output reserve, if the policy has an allocation."""
+    """The snapshot with the output's share as its output reserve, if the policy has an allocation. After a provider
+    overflow the input budget stays as low as the rejection made it."""
     allocation = snapshot.policy.allocation
     if allocation is None:
         return snapshot
@@ -33,6 +34,8 @@ def with_shared_budget(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
     tokens = sum([each.tokens for each in (*items, *said)])
     fixed = Cost(snapshot, tokens, len(items) + len(said), tools_tokens(snapshot.tools, estimate))
     budget = with_output_share(snapshot.budget, allocation.reserved_for_output_pct, fixed.input_tokens)
+    if snapshot.overflowed:
+        budget = replace(budget, input_budget=min(budget.input_budget, snapshot.budget.input_budget))
     return replace(snapshot, budget=budget)
 
 

@@ -19,7 +19,7 @@ from app.engine.policy.policy import MIN_SUMMARY_TOKENS, ContextPolicy
 from app.engine.summary.fold import Fold, SummaryReason
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.window.clearing import lay_out_cleared
-from app.engine.window.past import Past, Turns
+from app.engine.window.past import Past, Turns, pieces_from
 from app.engine.window.pieces import Piece
 from app.engine.window.prompt import Prompt
 from app.engine.window.pruning import remains, untouchable
@@ -211,14 +211,15 @@ class Foldable:
     """What a summary may fold: the turns of `window`, which is sent without one, before position `first_protected`.
 
     `room_tokens` is the largest summary that fits beside the content that is never removed, negative when that alone is
-    over the budget; `most_tokens` is another bound. `previous_tokens` are the wire tokens of the current summary before
-    it is shortened to its share.
+    over the budget; `room_if_cited` the same if it cites all protected messages, which then stay; `most_tokens` is
+    another bound. `previous_tokens` are the wire tokens of the current summary before it is shortened to its share.
     """
 
     window: Window
     first_protected: int
     previous_tokens: int
     room_tokens: int
+    room_if_cited: int
     most_tokens: int
 
     def fold(self, reason: SummaryReason) -> Fold | None:
@@ -232,7 +233,8 @@ class Foldable:
             return None
         older = Turns(past, 0, self.first_protected)
         protected = Turns(past, self.first_protected, past.turn_count)
-        return Fold(reason, older, protected, previous, self.previous_tokens, folded_tokens, cap_tokens)
+        cites = cap_tokens <= self.room_if_cited
+        return Fold(reason, older, protected, previous, self.previous_tokens, folded_tokens, cap_tokens, cites)
 
 
 def foldable(window: Window) -> Foldable:
@@ -241,7 +243,8 @@ def foldable(window: Window) -> Foldable:
     most_tokens = window.snapshot.policy.most_summary_tokens(window.budget.input_budget)
     room_tokens = room_beside(window, untouchable(window))
     previous_tokens = window.summary.wire_tokens if window.summary else 0
-    return Foldable(window, cut, previous_tokens, room_tokens, most_tokens)
+    if_cited = room_beside(window, (*pieces_from(window.past, window.snapshot.protected_from), *window.current))
+    return Foldable(window, cut, previous_tokens, room_tokens, min(room_tokens, if_cited), most_tokens)
 
 
 def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
@@ -279,4 +282,4 @@ def foldable_within_shares(window: Window) -> Foldable:
             cut = past.first_protected(0, None)
     room_tokens = min(share, room_beside(held, remains(held)))
     previous_tokens = window.summary.wire_tokens if window.summary else 0
-    return Foldable(held, cut, previous_tokens, room_tokens, window.budget.input_budget)
+    return Foldable(held, cut, previous_tokens, room_tokens, room_tokens, window.budget.input_budget)

@@ -312,6 +312,7 @@ async def summarize_after_turn(
             rows = await (with_settled_kept(rt, rows) if rows else session_window(rt, session))
         except NotFound:
             return  # erased meanwhile
+        turn_seq = next((turn.seq for turn in rows.turns if turn.status in OPEN_STATUSES), rows.turn_seq)
         settled = tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES)
         rows = replace(rows, turns=settled, estimate=rt.tokenizers.estimator(rows.encoding))
         snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools)
@@ -319,7 +320,7 @@ async def summarize_after_turn(
         if fold is None:
             return
         sent = replace(snapshot, layers=layers_of(rt, rows.session, instructions))
-        attempt = await summarize(rt, SummaryJob(rows, fold, sent, "post_turn", rows.turns[-1].seq + 1))
+        attempt = await summarize(rt, SummaryJob(rows, fold, sent, "post_turn", turn_seq))
         if attempt.summary is not None and rows.policy.recall.enabled:
             start_vectors(rt, session, attempt.summary.to_message_seq)
         if attempt.failure in (STALE, IN_PROGRESS):
