@@ -253,10 +253,10 @@ def applied_edits(context: JsonObject) -> list[JsonObject]:
 
 
 def stop_reason(finish_reason: str | None, reply: Completion) -> str:
-    """Why the model stopped. A stop sequence of which the provider did not say that it was met is `end_turn`."""
-    if reply.tool_calls:
-        return "tool_use"
-    return "stop_sequence" if reply.stop_sequence else _STOP_REASONS.get(finish_reason or "", "end_turn")
+    """Why the model stopped: an answer that was cut off says so, also if it has calls. A stop sequence of which the
+    provider did not say that it was met is `end_turn`."""
+    otherwise = "tool_use" if reply.tool_calls else "stop_sequence" if reply.stop_sequence else "end_turn"
+    return _STOP_REASONS.get(finish_reason or "", otherwise)
 
 
 def usage_json(usage: Usage | None, estimated_tokens: int) -> JsonObject:

@@ -83,15 +83,14 @@ def _compaction(form: JsonObject, ref: ResponseRef, turn_seq: int, summary_id: S
 def _reply(
     ref: ResponseRef, turn_seq: int, summary_id: SummaryId | None, model: str, completion: Completion, form: JsonObject
 ) -> ResponseOutcome:
-    """The outcome of a model's reply. A reply that was cut off is incomplete, unless it calls tools."""
-    calls = completion.tool_calls
-    reason = None if calls else _INCOMPLETE.get(completion.finish_reason)
+    """The outcome of a model's reply. A reply that was cut off is incomplete, and so is its last item."""
+    reason = _INCOMPLETE.get(completion.finish_reason)
     status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
     items = reply_items(
         ref.session_id,
         ref.reply_seq,
         completion.text,
-        calls,
+        completion.tool_calls,
         completion.reasoning,
         client_tools=client_tools(form["tools"]),
         status=status,

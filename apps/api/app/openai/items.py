@@ -128,14 +128,16 @@ def reply_items(
     status: Literal["completed", "incomplete"] = "completed",
     is_refusal: bool = False,
 ) -> list[JsonObject]:
-    """The items of a reply: its reasoning, its text unless it only made calls, and its calls, by kind of tool."""
+    """The items of a reply: its reasoning, its text unless it only made calls, and its calls, by kind of tool. The last
+    one has the status."""
     items: list[JsonObject] = []
     if reasoning:
         items.append(reasoning_item(session_id, seq, reasoning))
     if text or not calls:
-        items.append(text_item(session_id, seq, text or "", status, is_refusal=is_refusal))
+        items.append(text_item(session_id, seq, text or "", "completed", is_refusal=is_refusal))
     for place, call in enumerate(calls):
         items.append({"id": item_id("fc", session_id, seq, place), **call_fields(client_tools.get(call.name), call)})
+    items[-1]["status"] = status
     return items
 
 
