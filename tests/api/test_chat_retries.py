@@ -241,6 +241,35 @@ def test_outputs_whose_next_message_became_no_turn_are_answered_when_they_are_se
         ]
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["whole history", "outputs alone"])
+def test_outputs_that_a_client_has_changed_get_an_answer_of_their_own(
+    database_url: str, tmp_path: Path, whole: bool
+) -> None:
+    replies = say(None, "a", "b"), say("Both are paid."), say("b is open."), say("Bye.")
+    with chat_service(database_url, tmp_path, *replies) as at:
+        headers = {"X-Session-Id": "my-agent"}
+        ask: Any = at.client.chat.completions.create
+        asked: dict[str, Any] = {"model": "main", "tools": TOOLS, "extra_headers": headers}
+        called = ask(messages=[user("Are they paid?")], **asked).choices[0].message
+        history: list[Any] = [user("Are they paid?"), called.model_dump(exclude_none=True)]
+
+        def answer(*outputs: tuple[str, str]) -> str | None:
+            results = [{"role": "tool", "tool_call_id": call, "content": content} for call, content in outputs]
+            return ask(messages=[*history, *results] if whole else results, **asked).choices[0].message.content
+
+        assert answer(("a", "paid"), ("b", "paid")) == "Both are paid."
+        assert answer(("b", "paid"), ("a", "paid")) == "Both are paid."
+        assert answer(("a", "paid"), ("b", "open")) == "b is open."
+        assert answer(("a", "paid"), ("b", "open")) == "b is open."
+        assert at.model.hits == 3
+        assert [message["content"] for message in at.sent()][-4:] == ["Are they paid?", None, "paid", "open"]
+        ask(messages=[user("Thanks")], **asked)
+        (session,) = at.http.get("/v1/sessions").json()["items"]
+        turns = [(turn["user_input"], turn["assistant_output"]) for turn in at.turns(session["id"])]
+        question = "Are they paid?"
+        assert turns == [(question, "Both are paid."), (question, "b is open."), ("Thanks", "Bye.")]
+
+
 def test_a_reply_that_calls_tools_is_repeated_with_its_text(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say("Let me look.", "a")) as at:
         asked: dict[str, Any] = {"model": "main", "messages": [user("Is a paid?")], "tools": TOOLS}
