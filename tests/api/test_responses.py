@@ -13,12 +13,15 @@ import openai
 import pytest
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 
+from app.domain.types import ToolCall
 from tests.api.chatting import Chat, Hasty, chat_service, openai_at, say
 from tests.api.conftest import new_session
+from tests.api.messaging import said
 from tests.api.test_auth import make_key
 from tests.api.test_chat import assistant, user
 from tests.api.test_limits import limit_tenant
 from tests.providers.server import Answer, Stream
+from tests.providers.wires import OPENAI, ModelReply
 
 TOOLS: list[Any] = [{"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": False}]
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
@@ -333,6 +336,20 @@ def test_a_response_with_store_false_leaves_nothing_in_the_database(
             with pytest.raises(openai.BadRequestError) as refused:
                 at.client.responses.create(model="main", input="More", previous_response_id=response.id)
             assert refused.value.code == "previous_response_not_found"
+
+
+def test_a_tool_loop_with_store_false_sends_the_clients_reasoning_back(database_url: str, tmp_path: Path) -> None:
+    called = ModelReply("Let me see.", "They ask for a.", (ToolCall("a", "look_up", "{}"),))
+    script = said(OPENAI, called), said(OPENAI, ModelReply("It is paid."))
+    with chat_service(database_url, tmp_path, *script, of_main='return_reasoning = "tool_turns"') as at:
+        items: list[Any] = [{"role": "user", "content": "Is a paid?"}]
+        first = at.client.responses.create(model="main", input=items, tools=TOOLS, store=False)
+        assert [item.type for item in first.output] == ["reasoning", "message", "function_call"]
+        items += [item.model_dump(exclude_none=True) for item in first.output] + [output("a")]
+        second = at.client.responses.create(model="main", input=items, tools=TOOLS, store=False)
+        assert second.output_text == "It is paid."
+        assert at.sent()[1]["reasoning_content"] == "They ask for a."
+        assert sessions(at) == []
 
 
 def test_a_response_with_store_false_is_erased_also_if_its_client_disconnects(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from app.domain.errors import InvalidRequest
+from app.domain.incoming import IncomingMessage
 from app.openai.items import MOST_DIRECTIONS, joined_directions, read_items
 
 
@@ -34,3 +36,25 @@ def test_many_long_directions_are_joined_in_no_time_and_more_are_refused() -> No
     assert of_new < 0.2
     with pytest.raises(InvalidRequest, match="different system and developer messages"):
         read_items([*map(developer, texts), developer("one more")])
+
+
+def reasoning(*texts: str) -> dict[str, Any]:
+    return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text} for text in texts]}
+
+
+def test_reasoning_belongs_to_the_reply_after_it_or_to_the_calls_that_are_added_to_one() -> None:
+    call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+    said = {"role": "assistant", "content": "Let me see."}
+    answered = {"type": "function_call_output", "call_id": "a", "output": "1"}
+    cases: list[tuple[list[Any], list[str | None]]] = [
+        ([reasoning("why"), call, answered], ["why", None]),
+        ([reasoning("why"), said, call, answered], ["why", None]),
+        ([reasoning("wh", "y"), said, reasoning("how"), call, answered], ["why\n\nhow", None]),
+        ([reasoning("why"), reasoning("how"), said], ["why\n\nhow"]),
+        ([reasoning("lost"), {"role": "user", "content": "Hi"}, said], [None, None]),
+        ([said, reasoning("lost"), developer("Be brief."), {"role": "user", "content": "Hi"}], [None, None]),
+        ([{"type": "reasoning", "summary": []}, {"type": "reasoning", "content": None}, said], [None]),
+    ]
+    for items, thoughts in cases:
+        messages: tuple[IncomingMessage, ...] = read_items(items).messages
+        assert [message.reasoning for message in messages] == thoughts

@@ -1,8 +1,7 @@
 """Anthropic's lists of messages -> messages in the neutral form; and a model's reply in Anthropic's form.
 
 Consecutive messages of one role are one message in Anthropic's API. A user message may have tool results and text: each
-result becomes a message, and these come first. Reasoning that a client sends back is left out: the session's own copy
-is sent if the model needs it.
+result becomes a message, and these come first.
 """
 
 from __future__ import annotations
@@ -120,7 +119,20 @@ def _reply(place: int, blocks: Sequence[Block]) -> IncomingMessage:
         for block in blocks
         if block["type"] == "tool_use"
     )
-    return IncomingMessage(place, "assistant", text or (None if calls else ""), calls)
+    thoughts = [_thought(block) for block in blocks if block["type"].endswith("thinking")]
+    reasoning = "".join(thought.get("thinking", "") for thought in thoughts) or None
+    signed = tuple(thoughts) if all(thought.get("signature") or thought.get("data") for thought in thoughts) else ()
+    content = text or (None if calls else "")
+    return IncomingMessage(place, "assistant", content, calls, reasoning=reasoning, reasoning_blocks=signed)
+
+
+def _thought(block: Block) -> JsonObject:
+    """A thinking block as its provider made it, or with an empty signature if none did."""
+    if block["type"] == "redacted_thinking":
+        return {"type": block["type"], "data": block.get("data") or ""}
+    signature = block.get("signature") or ""
+    signature = "" if signature == UNSIGNED else signature
+    return {"type": block["type"], "thinking": block.get("thinking") or "", "signature": signature}
 
 
 def _of_user(place: int, blocks: Sequence[Block]) -> list[IncomingMessage]:

@@ -1,9 +1,8 @@
 """OpenAI's items <-> messages in the neutral form.
 
-One message is several items: its reasoning, its text, and each of its calls. Reasoning that a client sends back is left
-out: the session's own copy is sent if the model needs it. Two kinds of client tools are not functions: `custom`, whose
-input is text, and `local_shell`, which is offered to models as a function. Their calls are stored as function calls.
-The tools of a response's request show which of its calls belong to such tools.
+One message is several items: its reasoning, its text, and each of its calls. Two kinds of client tools are not
+functions: `custom`, whose input is text, and `local_shell`, which is offered to models as a function. Their calls are
+stored as function calls. The tools of a response's request show which of its calls belong to such tools.
 """
 
 from __future__ import annotations
@@ -43,37 +42,62 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
     before: list[IncomingMessage] = []
     compaction: Compaction | None = None
     named: set[str] = set()
+    thought: IncomingMessage | None = None
     for place, item in enumerate(items):
-        match item.get("type") or ("message" if "role" in item else "item_reference"):
+        match item.get("type") or ("message" if "role" in item else _REFERENCE):
             case "message" if item["role"] in ("system", "developer"):
                 directions[content_text(_content(item["content"]))] = None
                 if len(directions) > MOST_DIRECTIONS:
                     raise InvalidRequest(
                         f"There are more than {MOST_DIRECTIONS} different system and developer messages.", (str(place),)
                     )
-            case "message":
-                role: Role = "assistant" if item["role"] == "assistant" else "user"
-                content = reply_text(item["content"]) if role == "assistant" else _content(item["content"])
-                messages.append(IncomingMessage(place, role, content))
-            case "function_call":
-                _add_call(messages, place, ToolCall(item["call_id"], item["name"], item["arguments"]))
-            case "custom_tool_call" | "local_shell_call":
-                _add_call(messages, place, call_of(item))
-            case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output":
-                call_id = item.get("call_id") or item["id"]
-                messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=call_id))
+                continue
+            case "reasoning":
+                text = reply_text(item.get("content") or "")
+                next_thought = IncomingMessage(place, "assistant", None, reasoning=text or None)
+                thought = _with_thoughts(next_thought, thought, next_thought)
+                continue
             case "item_reference":
                 message = (referenced or {}).get(item["id"])
                 if message is None or not (item["id"] in named or _add_named(messages, place, item["id"], message)):
                     raise InvalidRequest("There is no such item.", (str(place), "id"))
                 named.add(item["id"])
+                if item["id"].startswith("rs"):
+                    thought = _with_thoughts(IncomingMessage.of_stored(place, message), thought, message)
+                    continue
             case "compaction":
                 compaction = read_handle(item["encrypted_content"], str(place), "encrypted_content")
                 before, messages = messages or before, []
                 named.clear()
-            case _:
-                continue
+            case kind:
+                _add_item(messages, place, kind, item)
+        if thought is not None and messages and messages[-1].role == "assistant":
+            messages[-1] = _with_thoughts(messages[-1], messages[-1], thought)
+        thought = None
     return IncomingList.of(directions, messages, before, compaction)
+
+
+def _add_item(messages: list[IncomingMessage], place: int, kind: str, item: Mapping[str, Any]) -> None:
+    match kind:
+        case "message":
+            role: Role = "assistant" if item["role"] == "assistant" else "user"
+            content = reply_text(item["content"]) if role == "assistant" else _content(item["content"])
+            messages.append(IncomingMessage(place, role, content))
+        case "function_call":
+            _add_call(messages, place, ToolCall(item["call_id"], item["name"], item["arguments"]))
+        case "custom_tool_call" | "local_shell_call":
+            _add_call(messages, place, call_of(item))
+        case _:
+            call_id = item.get("call_id") or item["id"]
+            messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=call_id))
+
+
+def _with_thoughts(message: IncomingMessage, *thoughts: IncomingMessage | Message | None) -> IncomingMessage:
+    """The message with the reasoning of all of these, in their order."""
+    given = [thought for thought in thoughts if thought is not None]
+    text = "\n\n".join(thought.reasoning for thought in given if thought.reasoning)
+    blocks = tuple(block for thought in given for block in thought.reasoning_blocks)
+    return replace(message, reasoning=text or None, reasoning_blocks=blocks)
 
 
 def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -183,7 +207,8 @@ def _add_named(messages: list[IncomingMessage], place: int, named: str, message:
         case "fc", "assistant" if (at := int(named[-4:], 16)) < len(message.tool_calls):
             _add_call(messages, place, message.tool_calls[at])
         case "msg", "assistant" if message.content or not message.tool_calls:
-            messages.append(IncomingMessage.of_stored(place, replace(message, tool_calls=())))
+            alone = replace(message, tool_calls=(), reasoning=None, reasoning_blocks=())
+            messages.append(IncomingMessage.of_stored(place, alone))
         case ("msg", "user") | ("fco", "tool"):
             messages.append(IncomingMessage.of_stored(place, message))
         case _:
