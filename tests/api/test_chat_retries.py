@@ -64,13 +64,22 @@ def test_after_a_failure_another_message_goes_on_and_the_unanswered_one_is_kept_
         ("messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}),
     ],
 )
-@pytest.mark.parametrize(("stated", "passed_on"), [("45.2", "46"), ("9e99", "86400"), (None, None)])
+@pytest.mark.parametrize(
+    ("stated", "passed_on", "stream"),
+    [("45.2", "46", False), ("45.2", "46", True), ("9e99", "86400", False), (None, None, False), (None, None, True)],
+)
 def test_a_providers_rate_limit_says_how_long_it_lasts(
-    database_url: str, tmp_path: Path, door: str, body: dict[str, Any], stated: str | None, passed_on: str | None
+    database_url: str,
+    tmp_path: Path,
+    door: str,
+    body: dict[str, Any],
+    stated: str | None,
+    passed_on: str | None,
+    stream: bool,
 ) -> None:
     limited = Answer({}, 429, {"retry-after": stated} if stated else {})
     with chat_service(database_url, tmp_path, limited) as at:
-        answer = at.http.post(f"/v1/{door}", json={"model": "main", **body})
+        answer = at.http.post(f"/v1/{door}", json={"model": "main", "stream": stream, **body})
         assert (answer.status_code, answer.headers.get("retry-after")) == (429, passed_on)
         assert "x-should-retry" not in answer.headers
         assert at.model.hits == (1 if stated else 3)
@@ -195,6 +204,23 @@ def test_a_silent_model_is_bridged_by_comments_that_clients_ignore(database_url:
             bridged.set()
         chunks = list(at.client.chat.completions.create(model="main", messages=[user("Hello")], stream=True))
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hi"
+
+
+def test_a_client_that_goes_away_before_the_answer_begins_cancels_its_turn_where_the_deployment_says_so(
+    database_url: str, tmp_path: Path
+) -> None:
+    silent = say("Never.", after=threading.Event().is_set)
+    with chat_service(database_url, tmp_path, silent, on_disconnect="cancel") as at:
+        body = {"model": "main", "messages": [user("Hi")], "stream": True}
+        headers = {"X-Session-Id": new_session(at.http)}
+        address = f"{at.address}/v1/chat/completions"
+        with pytest.raises(httpx.ReadTimeout), httpx.Client(timeout=0.5, trust_env=False) as leaving:
+            leaving.post(address, json=body, headers=headers)
+        deadline = time.monotonic() + 30
+        while (turn := at.turns(headers["X-Session-Id"])[0])["status"] == "running":
+            assert time.monotonic() < deadline, "the turn never ended"
+            time.sleep(0.05)
+        assert turn["status"] == "cancelled"
 
 
 def test_a_client_that_goes_away_finds_the_answer_when_it_comes_back(database_url: str, tmp_path: Path) -> None:
