@@ -157,6 +157,12 @@ def list_json(items: list[JsonObject], has_more: bool) -> JsonObject:
 
 _STREAMED = {"function_call": "arguments", "custom_tool_call": "input"}
 """The field of a call's item that is streamed as a delta, by the item's type."""
+_TEXTS = {
+    "message": ("output_text", "text"),
+    "refusal": ("refusal", "refusal"),
+    "reasoning": ("reasoning_text", "text"),
+}
+"""The name of an open item's events, and their field with the whole text."""
 _TERMINAL = {"completed": "response.completed", "incomplete": "response.incomplete"}
 
 
@@ -280,7 +286,7 @@ class ResponseForm:
             yield from self._begin_item("reasoning")
         if self._open == "reasoning":
             self._texts.append(text)
-            yield self._text_event("response.reasoning_text.delta", delta=text)
+            yield self._text_event("delta", delta=text)
 
     def _message(self, text: str, *, is_refusal: bool) -> Iterable[bytes]:
         """The next part of the text. It is that of a refusal from its first part on or not at all."""
@@ -288,10 +294,8 @@ class ResponseForm:
             yield from self._close()
             yield from self._begin_item("refusal" if is_refusal else "message")
         self._texts.append(text)
-        if self._open == "refusal":
-            yield self._text_event("response.refusal.delta", delta=text)
-        elif text:
-            yield self._text_event("response.output_text.delta", delta=text, logprobs=[])
+        if text:
+            yield self._text_event("delta", delta=text)
 
     def _begin_item(self, kind: Literal["reasoning", "message", "refusal"]) -> Iterable[bytes]:
         self._open = kind
@@ -304,12 +308,7 @@ class ResponseForm:
             return
         text = "".join(self._texts)
         item = self._item(text, status)
-        if self._open == "message":
-            yield self._text_event("response.output_text.done", text=text, logprobs=[])
-        elif self._open == "refusal":
-            yield self._text_event("response.refusal.done", refusal=text)
-        else:
-            yield self._text_event("response.reasoning_text.done", text=text)
+        yield self._text_event("done", **{_TEXTS[self._open][1]: text})
         yield self._part_event("done", item["id"], item["content"][0])
         yield from self._item_done(item)
         self._open, self._texts = None, []
@@ -320,19 +319,20 @@ class ResponseForm:
             return reasoning_item(ref.session_id, ref.reply_seq, text)
         return text_item(ref.session_id, ref.reply_seq, text, status, is_refusal=self._open == "refusal")
 
-    def _text_event(self, name: str, **fields: object) -> bytes:
+    def _text_event(self, what: str, **fields: object) -> bytes:
+        assert self._open is not None
+        fields |= {"logprobs": []} if self._open == "message" else {}
+        name = f"response.{_TEXTS[self._open][0]}.{what}"
         return self._event(name, **self._at(self._item("")["id"]), content_index=0, **fields)
 
     def _call(self, item: JsonObject) -> Iterable[bytes]:
         name = _STREAMED.get(item["type"])
         yield self._item_event("added", item | ({name: ""} if name else {}) | {"status": "in_progress"})
-        at = self._at(item["id"])
-        if name == "arguments":
-            yield self._event("response.function_call_arguments.delta", **at, delta=item[name])
-            yield self._event("response.function_call_arguments.done", **at, name=item["name"], arguments=item[name])
-        elif name == "input":
-            yield self._event("response.custom_tool_call_input.delta", **at, delta=item[name])
-            yield self._event("response.custom_tool_call_input.done", **at, input=item[name])
+        if name is not None:
+            at, events = self._at(item["id"]), f"response.{item['type']}_{name}"
+            called = {"name": item["name"]} if name == "arguments" else {}
+            yield self._event(f"{events}.delta", **at, delta=item[name])
+            yield self._event(f"{events}.done", **at, **called, **{name: item[name]})
         yield from self._item_done(item)
 
     def _item_done(self, item: JsonObject) -> Iterable[bytes]:

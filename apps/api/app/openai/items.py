@@ -120,25 +120,12 @@ def message_items(session_id: UUID, message: Message) -> list[JsonObject]:
             text = message.content if isinstance(message.content, str) else None
             return reply_items(session_id, message.seq, text, message.tool_calls, message.reasoning)
         case "tool":
-            return [
-                {
-                    "id": item_id("fco", session_id, message.seq),
-                    "type": "function_call_output",
-                    "call_id": message.tool_call_id,
-                    "output": message.content if isinstance(message.content, str) else _item_parts(message.content),
-                    "status": "completed",
-                }
-            ]
+            output = message.content if isinstance(message.content, str) else _item_parts(message.content)
+            answer = {"type": "function_call_output", "call_id": message.tool_call_id, "output": output}
+            return [{"id": item_id("fco", session_id, message.seq), **answer} | _DONE]
         case "user":
-            return [
-                {
-                    "id": item_id("msg", session_id, message.seq),
-                    "type": "message",
-                    "role": "user",
-                    "status": "completed",
-                    "content": _item_parts(message.content),
-                }
-            ]
+            said = {"type": "message", "role": "user", "content": _item_parts(message.content)}
+            return [{"id": item_id("msg", session_id, message.seq), **said} | _DONE]
 
 
 def reply_items(
@@ -240,10 +227,8 @@ def _content_part(part: Mapping[str, Any]) -> ContentPart:
             detail = {"detail": part["detail"]} if part.get("detail") else {}
             return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
         case "input_file":
-            return {
-                "type": "file",
-                "file": {name: part[name] for name in ("filename", "file_data") if part.get(name) is not None},
-            }
+            file = {name: part[name] for name in ("filename", "file_data") if part.get(name) is not None}
+            return {"type": "file", "file": file}
         case "input_audio":
             return {"type": "input_audio", "input_audio": dict(part["input_audio"])}
         case "refusal":
@@ -262,12 +247,8 @@ def _item_part(part: ContentPart) -> JsonObject:
     match part.get("type"):
         case "image_url":
             image: Any = part["image_url"]
-            return {
-                "type": "input_image",
-                "image_url": image.get("url"),
-                "detail": image.get("detail") or "auto",
-                "file_id": None,
-            }
+            detail = image.get("detail") or "auto"
+            return {"type": "input_image", "image_url": image.get("url"), "detail": detail, "file_id": None}
         case "file":
             return {"type": "input_file", **part["file"]}
         case "input_audio":
