@@ -58,3 +58,12 @@ def test_reasoning_belongs_to_the_reply_after_it_or_to_the_calls_that_are_added_
     for items, thoughts in cases:
         messages: tuple[IncomingMessage, ...] = read_items(items).messages
         assert [message.reasoning for message in messages] == thoughts
+
+
+def test_many_reasoning_items_are_read_in_no_time() -> None:
+    call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+    items = [reasoning("why " * 50) for _ in range(20_000)] + [reasoning("how " * 50), call] * 1_000
+    began = time.process_time()
+    (message,) = read_items(items).messages
+    assert time.process_time() - began < 2
+    assert (message.reasoning or "").count("how") == 50_000

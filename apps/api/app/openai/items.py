@@ -42,7 +42,8 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
     before: list[IncomingMessage] = []
     compaction: Compaction | None = None
     named: set[str] = set()
-    thought: IncomingMessage | None = None
+    thoughts: list[IncomingMessage | Message] = []
+    thoughts_of: dict[int, list[IncomingMessage | Message]] = {}
     for place, item in enumerate(items):
         match item.get("type") or ("message" if "role" in item else _REFERENCE):
             case "message" if item["role"] in ("system", "developer"):
@@ -54,8 +55,7 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
                 continue
             case "reasoning":
                 text = reply_text(item.get("content") or "")
-                next_thought = IncomingMessage(place, "assistant", None, reasoning=text or None)
-                thought = _with_thoughts(next_thought, thought, next_thought)
+                thoughts.append(IncomingMessage(place, "assistant", None, reasoning=text))
                 continue
             case "item_reference":
                 message = (referenced or {}).get(item["id"])
@@ -63,17 +63,20 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
                     raise InvalidRequest("There is no such item.", (str(place), "id"))
                 named.add(item["id"])
                 if item["id"].startswith("rs"):
-                    thought = _with_thoughts(IncomingMessage.of_stored(place, message), thought, message)
+                    thoughts.append(message)
                     continue
             case "compaction":
                 compaction = read_handle(item["encrypted_content"], str(place), "encrypted_content")
                 before, messages = messages or before, []
                 named.clear()
+                thoughts_of.clear()
             case kind:
                 _add_item(messages, place, kind, item)
-        if thought is not None and messages and messages[-1].role == "assistant":
-            messages[-1] = _with_thoughts(messages[-1], messages[-1], thought)
-        thought = None
+        if thoughts and messages and messages[-1].role == "assistant":
+            thoughts_of.setdefault(len(messages) - 1, []).extend(thoughts)
+        thoughts.clear()
+    for at, of_message in thoughts_of.items():
+        messages[at] = _with_thoughts(messages[at], of_message)
     return IncomingList.of(directions, messages, before, compaction)
 
 
@@ -92,11 +95,10 @@ def _add_item(messages: list[IncomingMessage], place: int, kind: str, item: Mapp
             messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=call_id))
 
 
-def _with_thoughts(message: IncomingMessage, *thoughts: IncomingMessage | Message | None) -> IncomingMessage:
+def _with_thoughts(message: IncomingMessage, thoughts: Sequence[IncomingMessage | Message]) -> IncomingMessage:
     """The message with the reasoning of all of these, in their order."""
-    given = [thought for thought in thoughts if thought is not None]
-    text = "\n\n".join(thought.reasoning for thought in given if thought.reasoning)
-    blocks = tuple(block for thought in given for block in thought.reasoning_blocks)
+    text = "\n\n".join(thought.reasoning for thought in thoughts if thought.reasoning)
+    blocks = tuple(block for thought in thoughts for block in thought.reasoning_blocks)
     return replace(message, reasoning=text or None, reasoning_blocks=blocks)
 
 
