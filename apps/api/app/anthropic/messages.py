@@ -121,18 +121,16 @@ def _reply(place: int, blocks: Sequence[Block]) -> IncomingMessage:
     )
     thoughts = [_thought(block) for block in blocks if block["type"].endswith("thinking")]
     reasoning = "".join(thought.get("thinking", "") for thought in thoughts) or None
-    signed = tuple(thoughts) if all(thought.get("signature") or thought.get("data") for thought in thoughts) else ()
+    are_signed = all(thought.get("signature", thought.get("data")) not in ("", UNSIGNED) for thought in thoughts)
+    signed = tuple(thoughts) if are_signed else ()
     content = text or (None if calls else "")
     return IncomingMessage(place, "assistant", content, calls, reasoning=reasoning, reasoning_blocks=signed)
 
 
 def _thought(block: Block) -> JsonObject:
-    """A thinking block as its provider made it, or with an empty signature if none did."""
-    if block["type"] == "redacted_thinking":
-        return {"type": block["type"], "data": block.get("data") or ""}
-    signature = block.get("signature") or ""
-    signature = "" if signature == UNSIGNED else signature
-    return {"type": block["type"], "thinking": block.get("thinking") or "", "signature": signature}
+    """A thinking block as its provider made it. Clients leave out what was empty in it."""
+    fields = ("data",) if block["type"] == "redacted_thinking" else ("thinking", "signature")
+    return {"type": block["type"], **{name: block.get(name) or "" for name in fields}}
 
 
 def _of_user(place: int, blocks: Sequence[Block]) -> list[IncomingMessage]:
