@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -67,3 +68,25 @@ def test_many_reasoning_items_are_read_in_no_time() -> None:
     (message,) = read_items(items).messages
     assert time.process_time() - began < 2
     assert (message.reasoning or "").count("how") == 50_000
+
+
+@pytest.mark.parametrize(
+    "sealed",
+    [
+        "gAAAAABo_of-openai==",
+        "5",
+        "\u00e9",
+        b64encode(b"5").decode(),
+        b64encode(b"[1, []]").decode(),
+        b64encode(b'["why", 5]').decode(),
+        b64encode(b'["why", [{"signature": "s"}]]').decode(),
+        b64encode(b'["why", [{"type": "thinking", "thinking": {}}]]').decode(),
+        b64encode(b'["wh\\u0000y", []]').decode(),
+        b64encode(b"[" * 5_000).decode(),
+        None,
+    ],
+)
+def test_a_seal_that_this_service_did_not_make_holds_nothing(sealed: str | None) -> None:
+    items: list[Any] = [{"type": "reasoning", "encrypted_content": sealed}, {"role": "assistant", "content": "Hi"}]
+    (message,) = read_items(items).messages
+    assert (message.reasoning, message.reasoning_blocks) == (None, ())

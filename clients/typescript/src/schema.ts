@@ -3538,6 +3538,8 @@ export interface components {
             type: "reasoning";
             /** Content */
             content?: (string | components["schemas"]["ReasoningPartIn"][]) | null;
+            /** Encrypted Content */
+            encrypted_content?: string | null;
         } & {
             [key: string]: unknown;
         };

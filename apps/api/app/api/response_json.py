@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from app.api import problems
 from app.api.streaming import encoded_event
@@ -64,6 +64,7 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
             usage=found.usage,
             tool_calls=message.tool_calls,
             reasoning=message.reasoning,
+            reasoning_blocks=message.reasoning_blocks,
         )
         return _reply(found.ref, found.turn_seq, found.summary_id, found.model_alias, completion, found.form)
     if is_running(found):
@@ -92,6 +93,7 @@ def _reply(
         completion.text,
         completion.tool_calls,
         completion.reasoning,
+        reasoning_blocks=completion.reasoning_blocks if "include" in form else None,
         client_tools=client_tools(form["tools"]),
         status=status,
         is_refusal=completion.finish_reason == "refusal",
@@ -155,6 +157,8 @@ def list_json(items: list[JsonObject], has_more: bool) -> JsonObject:
     }
 
 
+SEALED = "reasoning.encrypted_content"
+"""What a request includes, and its form repeats, if it wants reasoning in a form that it can send back."""
 _STREAMED = {"function_call": "arguments", "custom_tool_call": "input"}
 """The field of a call's item that is streamed as a delta, by the item's type."""
 _TEXTS = {
@@ -186,6 +190,7 @@ class ResponseForm:
     _done: list[JsonObject] = field(default_factory=list[JsonObject], init=False)
     _open: Literal["reasoning", "message", "refusal"] | None = field(default=None, init=False)
     _texts: list[str] = field(default_factory=list[str], init=False)
+    _sealed: JsonObject = field(default_factory=dict[str, Any], init=False)
 
     @property
     def _ref(self) -> ResponseRef:
@@ -263,6 +268,7 @@ class ResponseForm:
                     if not self._done:
                         yield from self._compaction(item)
                 case "reasoning":
+                    self._sealed = {name: item[name] for name in ("encrypted_content",) if name in item}
                     if self._open is None:
                         yield from self._reasoning(item["content"][0]["text"])
                 case "message":
@@ -316,7 +322,8 @@ class ResponseForm:
     def _item(self, text: str, status: Literal["in_progress", "completed", "incomplete"] = "in_progress") -> JsonObject:
         ref = self._ref
         if self._open == "reasoning":
-            return reasoning_item(ref.session_id, ref.reply_seq, text)
+            sealed = () if "include" in self.form else None
+            return reasoning_item(ref.session_id, ref.reply_seq, text, sealed) | self._sealed
         return text_item(ref.session_id, ref.reply_seq, text, status, is_refusal=self._open == "refusal")
 
     def _text_event(self, what: str, **fields: object) -> bytes:

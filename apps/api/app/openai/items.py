@@ -7,8 +7,10 @@ stored as function calls. The tools of a response's request show which of its ca
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from contextlib import suppress
+from typing import Any, Literal, TypeAlias, cast
 from uuid import UUID
 
 import orjson
@@ -54,8 +56,7 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
                     )
                 continue
             case "reasoning":
-                text = reply_text(item.get("content") or "")
-                thoughts.append(IncomingMessage(place, "assistant", None, reasoning=text))
+                thoughts.append(_thought(place, item))
                 continue
             case "item_reference":
                 message = (referenced or {}).get(item["id"])
@@ -137,15 +138,16 @@ def reply_items(
     calls: Sequence[ToolCall],
     reasoning: str | None,
     *,
+    reasoning_blocks: Sequence[JsonObject] | None = None,
     client_tools: Mapping[str, ClientTool] = _NO_CLIENT_TOOLS,
     status: Literal["completed", "incomplete"] = "completed",
     is_refusal: bool = False,
 ) -> list[JsonObject]:
     """The items of a reply: its reasoning, its text unless it only made calls, and its calls, by kind of tool. The last
-    one has the status."""
+    one has the status. The reasoning is also sealed if its blocks are given."""
     items: list[JsonObject] = []
-    if reasoning:
-        items.append(reasoning_item(session_id, seq, reasoning))
+    if reasoning or reasoning_blocks:
+        items.append(reasoning_item(session_id, seq, reasoning or "", reasoning_blocks))
     if text or not calls:
         items.append(text_item(session_id, seq, text or "", "completed", is_refusal=is_refusal))
     for place, call in enumerate(calls):
@@ -154,14 +156,36 @@ def reply_items(
     return items
 
 
-def reasoning_item(session_id: UUID, seq: int, text: str) -> JsonObject:
-    """Reasoning as the model returned it. `summary` is empty: it is for models that return a digest."""
+def reasoning_item(session_id: UUID, seq: int, text: str, blocks: Sequence[JsonObject] | None = None) -> JsonObject:
+    """Reasoning as the model returned it. `summary` is empty: it is for models that return a digest. With `blocks` it
+    also has both in `encrypted_content`, which clients of stateless requests return; it is encoded, not encrypted."""
+    sealed = None if blocks is None else b64encode(orjson.dumps([text, blocks])).decode()
     return {
         "id": item_id("rs", session_id, seq),
         "type": "reasoning",
         "summary": [],
         "content": [{"type": "reasoning_text", "text": text}],
+        **({"encrypted_content": sealed} if sealed else {}),
     }
+
+
+def _thought(place: int, item: Mapping[str, Any]) -> IncomingMessage:
+    """The reasoning of an item, with the blocks that `reasoning_item` sealed. A seal of another service has none."""
+    text, blocks = "", tuple[JsonObject, ...]()
+    with suppress(ValueError, TypeError):
+        raw = b64decode(item.get("encrypted_content") or "", validate=True)
+        sealed, found = orjson.loads(raw)
+        if isinstance(sealed, str) and b"\\u0000" not in raw and all(map(_is_block, found)):
+            text, blocks = sealed, tuple(found)
+    content = reply_text(item.get("content") or "")
+    return IncomingMessage(place, "assistant", None, reasoning=content or text, reasoning_blocks=blocks)
+
+
+def _is_block(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    fields = cast("JsonObject", value)
+    return isinstance(fields.get("type"), str) and all(isinstance(each, str | int) for each in fields.values())
 
 
 def text_item(

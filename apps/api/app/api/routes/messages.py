@@ -275,9 +275,9 @@ class MessageForm:
             yield from self._begin(_estimated(outcome.context))
         message = self.whole(outcome)
         yield from self._close(_only_signature(message["content"]))
-        streamed = self._streamed | ({"thinking"} if "text" in self._streamed else set())
+        sent = {*self._streamed, *(("thinking",) if "text" in self._streamed else ())}
         for block in message["content"]:
-            if block["type"].removeprefix("redacted_") not in streamed:
+            if block["type"].removeprefix("redacted_") not in sent:
                 yield from self._block(block)
         yield from self._end(message)
 

@@ -103,6 +103,7 @@ class ReasoningIn(Open):
 
     type: Literal["reasoning"]
     content: TextOrParts[ReasoningPartIn] | None = None
+    encrypted_content: str | None = None
 
 
 class CompactionIn(Open):
