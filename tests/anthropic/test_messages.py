@@ -162,6 +162,29 @@ def test_a_thinking_block_without_a_signature_is_shown_with_one(absent: dict[str
     assert found == [{"type": "thinking", "thinking": "why", "signature": "unsigned"}]
 
 
+SIGNED = {"type": "thinking", "thinking": "why", "signature": "s"}
+REDACTED = {"type": "redacted_thinking", "data": "d"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "reasoning", "blocks"),
+    [
+        ([SIGNED], "why", [SIGNED]),
+        ([{**SIGNED, "extra": 1}, REDACTED], "why", [SIGNED, REDACTED]),
+        ([{"type": "thinking", "signature": "s"}], None, [{"type": "thinking", "thinking": "", "signature": "s"}]),
+        ([{**SIGNED, "signature": "unsigned"}], "why", []),
+        ([SIGNED, {"type": "thinking", "thinking": " and how"}], "why and how", []),
+        ([{"type": "redacted_thinking"}], None, []),
+        ([], None, []),
+    ],
+)
+def test_thoughts_that_a_client_sends_back_are_kept_signed_if_all_are(
+    sent: list[Any], reasoning: str | None, blocks: list[Any]
+) -> None:
+    (read,) = read_list(None, [{"role": "assistant", "content": [*sent, text("Paid.")]}]).messages
+    assert (read.content, read.reasoning, list(read.reasoning_blocks)) == ("Paid.", reasoning, blocks)
+
+
 COMPLETE: dict[str, Any] = {
     "type": "object",
     "properties": {"a": {"type": "string"}, "type": {"type": "null"}},

@@ -64,13 +64,22 @@ def test_after_a_failure_another_message_goes_on_and_the_unanswered_one_is_kept_
         ("messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}),
     ],
 )
-@pytest.mark.parametrize(("stated", "passed_on"), [("45.2", "46"), ("9e99", "86400"), (None, None)])
+@pytest.mark.parametrize(
+    ("stated", "passed_on", "stream"),
+    [("45.2", "46", False), ("45.2", "46", True), ("9e99", "86400", False), (None, None, False), (None, None, True)],
+)
 def test_a_providers_rate_limit_says_how_long_it_lasts(
-    database_url: str, tmp_path: Path, door: str, body: dict[str, Any], stated: str | None, passed_on: str | None
+    database_url: str,
+    tmp_path: Path,
+    door: str,
+    body: dict[str, Any],
+    stated: str | None,
+    passed_on: str | None,
+    stream: bool,
 ) -> None:
     limited = Answer({}, 429, {"retry-after": stated} if stated else {})
     with chat_service(database_url, tmp_path, limited) as at:
-        answer = at.http.post(f"/v1/{door}", json={"model": "main", **body})
+        answer = at.http.post(f"/v1/{door}", json={"model": "main", "stream": stream, **body})
         assert (answer.status_code, answer.headers.get("retry-after")) == (429, passed_on)
         assert "x-should-retry" not in answer.headers
         assert at.model.hits == (1 if stated else 3)
@@ -197,6 +206,23 @@ def test_a_silent_model_is_bridged_by_comments_that_clients_ignore(database_url:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hi"
 
 
+def test_a_client_that_goes_away_before_the_answer_begins_cancels_its_turn_where_the_deployment_says_so(
+    database_url: str, tmp_path: Path
+) -> None:
+    silent = say("Never.", after=threading.Event().is_set)
+    with chat_service(database_url, tmp_path, silent, on_disconnect="cancel") as at:
+        body = {"model": "main", "messages": [user("Hi")], "stream": True}
+        headers = {"X-Session-Id": new_session(at.http)}
+        address = f"{at.address}/v1/chat/completions"
+        with pytest.raises(httpx.ReadTimeout), httpx.Client(timeout=0.5, trust_env=False) as leaving:
+            leaving.post(address, json=body, headers=headers)
+        deadline = time.monotonic() + 30
+        while (turn := at.turns(headers["X-Session-Id"])[0])["status"] == "running":
+            assert time.monotonic() < deadline, "the turn never ended"
+            time.sleep(0.05)
+        assert turn["status"] == "cancelled"
+
+
 def test_a_client_that_goes_away_finds_the_answer_when_it_comes_back(database_url: str, tmp_path: Path) -> None:
     body = b'data: {"choices": [{"index": 0, "delta": {"content": "Kept"}, "finish_reason": "stop"}]}\n\n'
     slow = Answer(body, content_type="text/event-stream", delay_s=0.5)
@@ -239,6 +265,35 @@ def test_outputs_whose_next_message_became_no_turn_are_answered_when_they_are_se
             ("completed", "It is paid."),
             ("rejected", None),
         ]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole history", "outputs alone"])
+def test_outputs_that_a_client_has_changed_get_an_answer_of_their_own(
+    database_url: str, tmp_path: Path, whole: bool
+) -> None:
+    replies = say(None, "a", "b"), say("Both are paid."), say("b is open."), say("Bye.")
+    with chat_service(database_url, tmp_path, *replies) as at:
+        headers = {"X-Session-Id": "my-agent"}
+        ask: Any = at.client.chat.completions.create
+        asked: dict[str, Any] = {"model": "main", "tools": TOOLS, "extra_headers": headers}
+        called = ask(messages=[user("Are they paid?")], **asked).choices[0].message
+        history: list[Any] = [user("Are they paid?"), called.model_dump(exclude_none=True)]
+
+        def answer(*outputs: tuple[str, str]) -> str | None:
+            results = [{"role": "tool", "tool_call_id": call, "content": content} for call, content in outputs]
+            return ask(messages=[*history, *results] if whole else results, **asked).choices[0].message.content
+
+        assert answer(("a", "paid"), ("b", "paid")) == "Both are paid."
+        assert answer(("b", "paid"), ("a", "paid")) == "Both are paid."
+        assert answer(("a", "paid"), ("b", "open")) == "b is open."
+        assert answer(("a", "paid"), ("b", "open")) == "b is open."
+        assert at.model.hits == 3
+        assert [message["content"] for message in at.sent()][-4:] == ["Are they paid?", None, "paid", "open"]
+        ask(messages=[user("Thanks")], **asked)
+        (session,) = at.http.get("/v1/sessions").json()["items"]
+        turns = [(turn["user_input"], turn["assistant_output"]) for turn in at.turns(session["id"])]
+        question = "Are they paid?"
+        assert turns == [(question, "Both are paid."), (question, "b is open."), ("Thanks", "Bye.")]
 
 
 def test_a_reply_that_calls_tools_is_repeated_with_its_text(database_url: str, tmp_path: Path) -> None:

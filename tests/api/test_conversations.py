@@ -232,6 +232,27 @@ def test_outputs_that_a_failed_response_got_are_answered_when_they_are_sent_agai
         assert at.model.hits == 4
 
 
+@pytest.mark.parametrize(
+    ("sent_next", "prompt"),
+    [
+        ([output("a", "open")], ["Is a paid?", None, "paid", "Is a paid?", None, "open"]),
+        ([output("a"), user("Thanks")], ["Is a paid?", None, "paid", "Thanks"]),
+    ],
+    ids=["other outputs", "the next message"],
+)
+def test_after_a_failed_response_its_outputs_may_differ_or_be_followed_by_a_message(
+    database_url: str, tmp_path: Path, sent_next: list[Any], prompt: list[str | None]
+) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a"), BROKEN, say("It is open.")) as at:
+        respond: Any = at.client.responses.create
+        asked: dict[str, Any] = {"model": "main", "tools": TOOLS, "conversation": at.client.conversations.create().id}
+        respond(input="Is a paid?", **asked)
+        with pytest.raises(openai.InternalServerError):
+            respond(input=[output("a")], **asked)
+        assert respond(input=sent_next, **asked).output_text == "It is open."
+        assert [message["content"] for message in at.sent()] == prompt
+
+
 def test_a_conversation_keeps_no_past_of_a_refused_request(database_url: str, tmp_path: Path) -> None:
     past = [user("What is a lee shore?"), assistant("One that the wind blows towards.")]
     with chat_service(database_url, tmp_path, say("Yes."), say("Bye.")) as at:

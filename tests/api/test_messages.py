@@ -428,3 +428,31 @@ def test_models_are_listed_for_the_client_whatever_page_it_wants(database_url: s
         main = listed["main"]
         assert (main.type, main.display_name, main.created_at) == ("model", "main", datetime(1970, 1, 1, tzinfo=UTC))
         assert at.http.get("/v1/models", params={"limit": 20}).status_code == 422
+
+
+@pytest.mark.parametrize("signed", [True, False], ids=["signed", "unsigned"])
+def test_a_tool_loop_that_the_session_does_not_have_goes_on_with_the_clients_own_thoughts(
+    database_url: str, tmp_path: Path, signed: bool
+) -> None:
+    wire = ANTHROPIC if signed else OPENAI
+    of_main = 'parameters = { thinking = { type = "enabled", budget_tokens = 1024 } }' if signed else ""
+    of_main = of_main or 'return_reasoning = "tool_turns"'
+    thinking: Any = {"type": "enabled", "budget_tokens": 1024}
+    calls = (ToolCall("a", "look_up", "{}"),)
+    script = said(wire, ModelReply("", "They ask for a.", calls)), said(wire, ModelReply("It is paid."))
+    service = chat_service(database_url, tmp_path, *script, provider=wire.name, of_main=of_main, window=16384)
+    with service as at, anthropic_at(at) as client:
+        asked: dict[str, Any] = {"tools": TOOLS, "thinking": thinking, "max_tokens": 2000}
+        history: list[Any] = [user("Is a paid?")]
+        _, called = create(client, messages=history, **asked)
+        history += [{"role": "assistant", "content": called.content}, user(result("a"))]
+        headers, _ = create(client, messages=history, **asked, extra_headers={"X-Session-New": "true"})
+        sent = at.model.seen[-1].json
+        if signed:
+            assert sent["thinking"]["type"] == "enabled"
+            block = {"type": "thinking", "thinking": "They ask for a.", "signature": "sig"}
+            assert sent["messages"][1]["content"][0] == block
+        else:
+            assert sent["messages"][1]["reasoning_content"] == "They ask for a."
+        turns = at.turns(headers["x-session-id"])
+        assert [(turn["status"], turn["assistant_output"]) for turn in turns] == [("completed", "It is paid.")]

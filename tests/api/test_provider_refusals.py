@@ -63,11 +63,14 @@ def test_a_stream_and_a_stored_turn_have_it_too_and_a_log_does_not(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with chat_service(database_url, tmp_path, refusal(400), log_level="DEBUG") as at:
-        with pytest.raises(openai.APIError, match="Invalid schema for function"):
+        with pytest.raises(openai.BadRequestError, match="Invalid schema for function"):
             list(at.client.chat.completions.create(model="main", messages=QUESTION, stream=True))
-        failed: Any = list(at.client.responses.create(model="main", input="How?", stream=True))[-1]
-        assert (failed.type, failed.response.error.code) == ("response.failed", "invalid_prompt")
-        assert WHY in failed.response.error.message
+        with pytest.raises(openai.BadRequestError, match="Invalid schema for function") as refused:
+            list(at.client.responses.create(model="main", input="How?", stream=True))
+        session_id = refused.value.response.headers["x-session-id"].replace("-", "")
+        failed: Any = at.client.responses.retrieve(f"resp_{session_id}{2:012x}")
+        assert (failed.status, failed.error.code) == ("failed", "invalid_prompt")
+        assert WHY in failed.error.message
         path, key = f"/v1/sessions/{new_session(at.http)}", {"Idempotency-Key": "k"}
         first, again = (at.http.post(f"{path}/turns", json={"content": "How?"}, headers=key) for _ in range(2))
         assert WHY in assert_problem(first, 502, "provider_error")["detail"]

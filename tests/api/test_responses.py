@@ -13,12 +13,15 @@ import openai
 import pytest
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 
+from app.domain.types import ToolCall
 from tests.api.chatting import Chat, Hasty, chat_service, openai_at, say
 from tests.api.conftest import new_session
+from tests.api.messaging import said
 from tests.api.test_auth import make_key
 from tests.api.test_chat import assistant, user
 from tests.api.test_limits import limit_tenant
 from tests.providers.server import Answer, Stream
+from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply
 
 TOOLS: list[Any] = [{"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": False}]
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
@@ -333,6 +336,53 @@ def test_a_response_with_store_false_leaves_nothing_in_the_database(
             with pytest.raises(openai.BadRequestError) as refused:
                 at.client.responses.create(model="main", input="More", previous_response_id=response.id)
             assert refused.value.code == "previous_response_not_found"
+
+
+def test_a_tool_loop_with_store_false_sends_the_clients_reasoning_back(database_url: str, tmp_path: Path) -> None:
+    called = ModelReply("Let me see.", "They ask for a.", (ToolCall("a", "look_up", "{}"),))
+    script = said(OPENAI, called), said(OPENAI, ModelReply("It is paid."))
+    with chat_service(database_url, tmp_path, *script, of_main='return_reasoning = "tool_turns"') as at:
+        items: list[Any] = [{"role": "user", "content": "Is a paid?"}]
+        first = at.client.responses.create(model="main", input=items, tools=TOOLS, store=False)
+        assert [item.type for item in first.output] == ["reasoning", "message", "function_call"]
+        items += [item.model_dump(exclude_none=True) for item in first.output] + [output("a")]
+        second = at.client.responses.create(model="main", input=items, tools=TOOLS, store=False)
+        assert second.output_text == "It is paid."
+        assert at.sent()[1]["reasoning_content"] == "They ask for a."
+        assert sessions(at) == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_sealed_reasoning_goes_back_with_its_signature_where_nothing_is_stored(
+    database_url: str, tmp_path: Path, provider: str, stream: bool
+) -> None:
+    wire = OPENAI if provider == "openai" else ANTHROPIC
+    of_main = 'return_reasoning = "tool_turns"' if wire is OPENAI else 'parameters = {thinking = {type = "adaptive"}}'
+    called = ModelReply("", "They ask for a.", (ToolCall("a", "look_up", "{}"),))
+    script = said(wire, called), said(wire, ModelReply("It is paid.")), said(wire, called)
+    with chat_service(database_url, tmp_path, *script, provider=wire.name, of_main=of_main, window=16384) as at:
+        asked: dict[str, Any] = {"model": "main", "tools": TOOLS, "store": False}
+        asked["include"] = ["reasoning.encrypted_content"]
+        items: list[Any] = [{"role": "user", "content": "Is a paid?"}]
+        create: Any = at.client.responses.create
+        if stream:
+            events: list[Any] = list(create(input=items, stream=True, **asked))
+            done = [event.item for event in events if event.type == "response.output_item.done"]
+            assert events[-1].response.output == done
+        else:
+            done = create(input=items, **asked).output
+        # As the clients of Vercel and Codex send it: without the content.
+        items.append({"type": "reasoning", "summary": [], "encrypted_content": done[0].encrypted_content})
+        items += [done[1].model_dump(exclude_none=True), output("a")]
+        assert create(input=items, **asked).output_text == "It is paid."
+        sent = at.sent()[1]
+        signed = {"type": "thinking", "thinking": "They ask for a.", "signature": "sig"}
+        assert (sent["reasoning_content"] if wire is OPENAI else sent["content"][0]) == (
+            "They ask for a." if wire is OPENAI else signed
+        )
+        plain = create(**asked | {"input": "Is a paid?", "include": None}).output[0]
+        assert plain.encrypted_content is None
 
 
 def test_a_response_with_store_false_is_erased_also_if_its_client_disconnects(

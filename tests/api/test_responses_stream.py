@@ -13,7 +13,7 @@ import pytest
 from openai.types.responses import ResponseCompletedEvent, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from tests.api.chatting import Chat, chat_service, say
+from tests.api.chatting import Chat, chat_service, openai_at, say
 from tests.api.conftest import until_heard
 from tests.api.test_responses import TOOLS, output, sessions
 from tests.providers.server import Answer, Stream
@@ -178,6 +178,26 @@ def test_a_silent_model_is_bridged_by_comments(database_url: str, tmp_path: Path
             bridged.set()
         events = list(at.client.responses.create(model="main", input="Hi", stream=True))
         assert cast(ResponseCompletedEvent, events[-1]).response.output_text == "Hi"
+
+
+def test_a_stream_whose_call_fails_before_its_answer_is_retried_by_the_client(
+    database_url: str, tmp_path: Path
+) -> None:
+    limited = [Answer({"error": {"message": "Slow down."}}, 429)] * 3
+    with (
+        chat_service(database_url, tmp_path, *limited, say("Hi")) as at,
+        openai_at(at.address, max_retries=1) as client,
+    ):
+        events = list(client.responses.create(model="main", input="Hi", stream=True))
+        assert cast(ResponseCompletedEvent, events[-1]).response.output_text == "Hi"
+        assert at.model.hits == 4
+
+
+def test_a_background_response_begins_at_once_and_fails_in_its_stream(database_url: str, tmp_path: Path) -> None:
+    refused = Answer({"error": {"message": "No."}}, 400)
+    with chat_service(database_url, tmp_path, refused) as at:
+        events = list(at.client.responses.create(model="main", input="Hi", stream=True, background=True))
+        assert [event.type for event in events] == ["response.created", "response.in_progress", "response.failed"]
 
 
 @pytest.mark.parametrize(

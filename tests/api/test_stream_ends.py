@@ -55,7 +55,7 @@ async def _streamed(call: Call, form: AnswerForm, error: PlimsollError) -> list[
         listen(TurnEvent("context.assembled", {"context": {}}))
         raise error
 
-    answer = await answer_turn(call, work, form, stream=True)
+    answer = await answer_turn(call, work, form, stream=True, held_s=0)
     assert isinstance(answer, StreamingResponse)
     text = b"".join([cast(bytes, piece) async for piece in answer.body_iterator]).decode()
     lines = [event.split("\n") for event in text.strip().split("\n\n")]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
+from typing import Any
 
 import pytest
 
 from app.domain.errors import InvalidRequest
+from app.domain.incoming import IncomingMessage
 from app.openai.items import MOST_DIRECTIONS, joined_directions, read_items
 
 
@@ -34,3 +37,56 @@ def test_many_long_directions_are_joined_in_no_time_and_more_are_refused() -> No
     assert of_new < 0.2
     with pytest.raises(InvalidRequest, match="different system and developer messages"):
         read_items([*map(developer, texts), developer("one more")])
+
+
+def reasoning(*texts: str) -> dict[str, Any]:
+    return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text} for text in texts]}
+
+
+def test_reasoning_belongs_to_the_reply_after_it_or_to_the_calls_that_are_added_to_one() -> None:
+    call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+    said = {"role": "assistant", "content": "Let me see."}
+    answered = {"type": "function_call_output", "call_id": "a", "output": "1"}
+    cases: list[tuple[list[Any], list[str | None]]] = [
+        ([reasoning("why"), call, answered], ["why", None]),
+        ([reasoning("why"), said, call, answered], ["why", None]),
+        ([reasoning("wh", "y"), said, reasoning("how"), call, answered], ["why\n\nhow", None]),
+        ([reasoning("why"), reasoning("how"), said], ["why\n\nhow"]),
+        ([reasoning("lost"), {"role": "user", "content": "Hi"}, said], [None, None]),
+        ([said, reasoning("lost"), developer("Be brief."), {"role": "user", "content": "Hi"}], [None, None]),
+        ([{"type": "reasoning", "summary": []}, {"type": "reasoning", "content": None}, said], [None]),
+    ]
+    for items, thoughts in cases:
+        messages: tuple[IncomingMessage, ...] = read_items(items).messages
+        assert [message.reasoning for message in messages] == thoughts
+
+
+def test_many_reasoning_items_are_read_in_no_time() -> None:
+    call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+    items = [reasoning("why " * 50) for _ in range(20_000)] + [reasoning("how " * 50), call] * 1_000
+    began = time.process_time()
+    (message,) = read_items(items).messages
+    assert time.process_time() - began < 2
+    assert (message.reasoning or "").count("how") == 50_000
+
+
+@pytest.mark.parametrize(
+    "sealed",
+    [
+        "gAAAAABo_of-openai==",
+        "5",
+        "\u00e9",
+        b64encode(b"5").decode(),
+        b64encode(b"[1, []]").decode(),
+        b64encode(b'["why", 5]').decode(),
+        b64encode(b'["why", [{"signature": "s"}]]').decode(),
+        b64encode(b'["why", [{"type": "thinking", "thinking": {}}]]').decode(),
+        b64encode(b'["wh\\u0000y", []]').decode(),
+        b64encode(b"[" * 5_000).decode(),
+        None,
+    ],
+)
+def test_a_seal_that_this_service_did_not_make_holds_nothing(sealed: str | None) -> None:
+    items: list[Any] = [{"type": "reasoning", "encrypted_content": sealed}, {"role": "assistant", "content": "Hi"}]
+    (message,) = read_items(items).messages
+    assert (message.reasoning, message.reasoning_blocks) == (None, ())

@@ -20,7 +20,8 @@ PARTS: Any = [{"type": "text", "text": "u2"}]
 
 
 def listed(*words: str) -> list[IncomingMessage]:
-    """A list in short: `u…` the user, `a…` the assistant, `c…` its call of that id, `t…` that call's result."""
+    """A list in short: `u…` the user, `a…` the assistant, `c…` its call of that id, `t…` that call's result,
+    which differs after a `=`."""
     return [_incoming(place, word) for place, word in enumerate(words)]
 
 
@@ -31,7 +32,8 @@ def _incoming(place: int, word: str) -> IncomingMessage:
         case "c":
             return IncomingMessage(place, "assistant", None, (ToolCall(word[1:], "f", "{}"),))
         case "t":
-            return IncomingMessage(place, "tool", "result", tool_call_id=word[1:])
+            call_id, _, other = word[1:].partition("=")
+            return IncomingMessage(place, "tool", other or "result", tool_call_id=call_id)
         case _:
             return IncomingMessage(place, "assistant", word)
 
@@ -62,7 +64,7 @@ def words(incoming: Sequence[IncomingMessage]) -> list[str]:
     return [
         f"c{incoming.tool_calls[0].id}"
         if incoming.tool_calls
-        else f"t{incoming.tool_call_id}"
+        else f"t{incoming.tool_call_id}" + ("" if incoming.content == "result" else f"={incoming.content}")
         if incoming.role == "tool"
         else str(incoming.content)
         for incoming in incoming
@@ -94,6 +96,17 @@ def words(incoming: Sequence[IncomingMessage]) -> list[str]:
         (["u1 cx"], "u2", "u2"),
         (["u1 cx tx a1"], "u1 cx tx a1 u2", "u2"),
         (["u1 cx tx a1", "u2 cx"], "u1 cx tx a1 u2 cx tx", "tx"),
+        (["u1 cx tx cx"], "tx", "tx"),
+        (["u1 cx tx cx"], "u1 cx tx cx tx", "tx"),
+        # Outputs that differ from those that are stored are a branch, with what precedes them.
+        (["u1 cx tx a1"], "u1 cx tx=2", "u1 cx tx=2"),
+        (["u1 cx tx a1"], "tx=2", "u1 cx tx=2"),
+        (["u1 cx tx"], "u1 cx tx=2", "u1 cx tx=2"),
+        (["u1 cx tx cy"], "u1 cx tx=2", "u1 cx tx=2"),
+        (["u1 cx tx cy ty a1"], "u1 cx tx cy ty=2", "u1 cx tx cy ty=2"),
+        (["u1 cx tx a1"], "u1 cx tx=2 u2", "u1 cx tx=2 u2"),
+        (["u1 cx tx a1", "u2 a2"], "u1 cx tx", "u1 cx tx"),
+        (["u1 a1", "u2 cx tx a2"], "u1 a1 u2 cx tx=2", "u2 cx tx=2"),
         (["u1 ok", "un ok", "un ok"], "u1 ok un ok un ok un", "un"),
         (["u1 ok", "un ok", "un ok"], "ok un", "un"),
     ],
@@ -120,6 +133,21 @@ def test_messages_after_the_newest_common_reply_are_new(past: list[str], sent: s
 )
 def test_a_list_that_ends_with_what_the_newest_turn_is_about_repeats_it(past: list[str], sent: str) -> None:
     assert new_messages(listed(*sent.split()), stored(*past)) is None
+
+
+def test_outputs_of_calls_that_were_made_together_are_known_in_any_order() -> None:
+    past = stored("u1")
+    calls = ToolCall("x", "f", "{}"), ToolCall("y", "f", "{}")
+    past += [
+        Message(MessageId(UUID(int=2)), past[0].turn_id, 2, "assistant", None, 1, calls),
+        *(
+            Message(MessageId(UUID(int=seq)), past[0].turn_id, seq, "tool", "result", 1, tool_call_id=call_id)
+            for seq, call_id in ((3, "x"), (4, "y"))
+        ),
+    ]
+    sent = [IncomingMessage(0, "user", "u1"), IncomingMessage(1, "assistant", None, calls)]
+    assert new_messages([*sent, *listed("ty", "tx")], past) is None
+    assert words(new_messages([*sent, *listed("ty=2", "tx")], past) or ()) == ["u1", "cx", "ty=2", "tx"]
 
 
 def test_several_messages_of_the_user_are_known_again_as_the_one_that_was_stored() -> None:

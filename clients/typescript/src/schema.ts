@@ -3528,7 +3528,7 @@ export interface components {
         };
         /**
          * ReasoningIn
-         * @description Reasoning that a client sends back. Accepted and ignored: the session has stored its own.
+         * @description Reasoning that a client sends back. Used if the session has not stored its own.
          */
         ReasoningIn: {
             /**
@@ -3536,6 +3536,17 @@ export interface components {
              * @constant
              */
             type: "reasoning";
+            /** Content */
+            content?: (string | components["schemas"]["ReasoningPartIn"][]) | null;
+            /** Encrypted Content */
+            encrypted_content?: string | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /** ReasoningPartIn */
+        ReasoningPartIn: {
+            /** Text */
+            text?: string | null;
         } & {
             [key: string]: unknown;
         };
@@ -4551,7 +4562,7 @@ export interface components {
         };
         /**
          * ThinkingBlock
-         * @description Accepted and ignored: the session has stored its own. Some clients send it back without what was empty in it.
+         * @description Used if the session has not stored its own. Some clients send it back without what was empty in it.
          */
         ThinkingBlock: {
             /**
@@ -4559,6 +4570,12 @@ export interface components {
              * @enum {string}
              */
             type: "redacted_thinking" | "thinking";
+            /** Thinking */
+            thinking?: string | null;
+            /** Signature */
+            signature?: string | null;
+            /** Data */
+            data?: string | null;
         } & {
             [key: string]: unknown;
         };

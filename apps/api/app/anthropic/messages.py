@@ -1,8 +1,7 @@
 """Anthropic's lists of messages -> messages in the neutral form; and a model's reply in Anthropic's form.
 
 Consecutive messages of one role are one message in Anthropic's API. A user message may have tool results and text: each
-result becomes a message, and these come first. Reasoning that a client sends back is left out: the session's own copy
-is sent if the model needs it.
+result becomes a message, and these come first.
 """
 
 from __future__ import annotations
@@ -120,7 +119,18 @@ def _reply(place: int, blocks: Sequence[Block]) -> IncomingMessage:
         for block in blocks
         if block["type"] == "tool_use"
     )
-    return IncomingMessage(place, "assistant", text or (None if calls else ""), calls)
+    thoughts = [_thought(block) for block in blocks if block["type"].endswith("thinking")]
+    reasoning = "".join(thought.get("thinking", "") for thought in thoughts) or None
+    are_signed = all(thought.get("signature", thought.get("data")) not in ("", UNSIGNED) for thought in thoughts)
+    signed = tuple(thoughts) if are_signed else ()
+    content = text or (None if calls else "")
+    return IncomingMessage(place, "assistant", content, calls, reasoning=reasoning, reasoning_blocks=signed)
+
+
+def _thought(block: Block) -> JsonObject:
+    """A thinking block as its provider made it. Clients leave out what was empty in it."""
+    fields = ("data",) if block["type"] == "redacted_thinking" else ("thinking", "signature")
+    return {"type": block["type"], **{name: block.get(name) or "" for name in fields}}
 
 
 def _of_user(place: int, blocks: Sequence[Block]) -> list[IncomingMessage]:
@@ -253,10 +263,10 @@ def applied_edits(context: JsonObject) -> list[JsonObject]:
 
 
 def stop_reason(finish_reason: str | None, reply: Completion) -> str:
-    """Why the model stopped. A stop sequence of which the provider did not say that it was met is `end_turn`."""
-    if reply.tool_calls:
-        return "tool_use"
-    return "stop_sequence" if reply.stop_sequence else _STOP_REASONS.get(finish_reason or "", "end_turn")
+    """Why the model stopped: an answer that was cut off says so, also if it has calls. A stop sequence of which the
+    provider did not say that it was met is `end_turn`."""
+    otherwise = "tool_use" if reply.tool_calls else "stop_sequence" if reply.stop_sequence else "end_turn"
+    return _STOP_REASONS.get(finish_reason or "", otherwise)
 
 
 def usage_json(usage: Usage | None, estimated_tokens: int) -> JsonObject:

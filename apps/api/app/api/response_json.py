@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from app.api import problems
 from app.api.streaming import encoded_event
@@ -64,6 +64,7 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
             usage=found.usage,
             tool_calls=message.tool_calls,
             reasoning=message.reasoning,
+            reasoning_blocks=message.reasoning_blocks,
         )
         return _reply(found.ref, found.turn_seq, found.summary_id, found.model_alias, completion, found.form)
     if is_running(found):
@@ -83,16 +84,16 @@ def _compaction(form: JsonObject, ref: ResponseRef, turn_seq: int, summary_id: S
 def _reply(
     ref: ResponseRef, turn_seq: int, summary_id: SummaryId | None, model: str, completion: Completion, form: JsonObject
 ) -> ResponseOutcome:
-    """The outcome of a model's reply. A reply that was cut off is incomplete, unless it calls tools."""
-    calls = completion.tool_calls
-    reason = None if calls else _INCOMPLETE.get(completion.finish_reason)
+    """The outcome of a model's reply. A reply that was cut off is incomplete, and so is its last item."""
+    reason = _INCOMPLETE.get(completion.finish_reason)
     status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
     items = reply_items(
         ref.session_id,
         ref.reply_seq,
         completion.text,
-        calls,
+        completion.tool_calls,
         completion.reasoning,
+        reasoning_blocks=completion.reasoning_blocks if "include" in form else None,
         client_tools=client_tools(form["tools"]),
         status=status,
         is_refusal=completion.finish_reason == "refusal",
@@ -156,8 +157,16 @@ def list_json(items: list[JsonObject], has_more: bool) -> JsonObject:
     }
 
 
+SEALED = "reasoning.encrypted_content"
+"""What a request includes, and its form repeats, if it wants reasoning in a form that it can send back."""
 _STREAMED = {"function_call": "arguments", "custom_tool_call": "input"}
 """The field of a call's item that is streamed as a delta, by the item's type."""
+_TEXTS = {
+    "message": ("output_text", "text"),
+    "refusal": ("refusal", "refusal"),
+    "reasoning": ("reasoning_text", "text"),
+}
+"""The name of an open item's events, and their field with the whole text."""
 _TERMINAL = {"completed": "response.completed", "incomplete": "response.incomplete"}
 
 
@@ -181,6 +190,7 @@ class ResponseForm:
     _done: list[JsonObject] = field(default_factory=list[JsonObject], init=False)
     _open: Literal["reasoning", "message", "refusal"] | None = field(default=None, init=False)
     _texts: list[str] = field(default_factory=list[str], init=False)
+    _sealed: JsonObject = field(default_factory=dict[str, Any], init=False)
 
     @property
     def _ref(self) -> ResponseRef:
@@ -258,6 +268,7 @@ class ResponseForm:
                     if not self._done:
                         yield from self._compaction(item)
                 case "reasoning":
+                    self._sealed = {name: item[name] for name in ("encrypted_content",) if name in item}
                     if self._open is None:
                         yield from self._reasoning(item["content"][0]["text"])
                 case "message":
@@ -281,7 +292,7 @@ class ResponseForm:
             yield from self._begin_item("reasoning")
         if self._open == "reasoning":
             self._texts.append(text)
-            yield self._text_event("response.reasoning_text.delta", delta=text)
+            yield self._text_event("delta", delta=text)
 
     def _message(self, text: str, *, is_refusal: bool) -> Iterable[bytes]:
         """The next part of the text. It is that of a refusal from its first part on or not at all."""
@@ -289,10 +300,8 @@ class ResponseForm:
             yield from self._close()
             yield from self._begin_item("refusal" if is_refusal else "message")
         self._texts.append(text)
-        if self._open == "refusal":
-            yield self._text_event("response.refusal.delta", delta=text)
-        elif text:
-            yield self._text_event("response.output_text.delta", delta=text, logprobs=[])
+        if text:
+            yield self._text_event("delta", delta=text)
 
     def _begin_item(self, kind: Literal["reasoning", "message", "refusal"]) -> Iterable[bytes]:
         self._open = kind
@@ -305,12 +314,7 @@ class ResponseForm:
             return
         text = "".join(self._texts)
         item = self._item(text, status)
-        if self._open == "message":
-            yield self._text_event("response.output_text.done", text=text, logprobs=[])
-        elif self._open == "refusal":
-            yield self._text_event("response.refusal.done", refusal=text)
-        else:
-            yield self._text_event("response.reasoning_text.done", text=text)
+        yield self._text_event("done", **{_TEXTS[self._open][1]: text})
         yield self._part_event("done", item["id"], item["content"][0])
         yield from self._item_done(item)
         self._open, self._texts = None, []
@@ -318,22 +322,24 @@ class ResponseForm:
     def _item(self, text: str, status: Literal["in_progress", "completed", "incomplete"] = "in_progress") -> JsonObject:
         ref = self._ref
         if self._open == "reasoning":
-            return reasoning_item(ref.session_id, ref.reply_seq, text)
+            sealed = () if "include" in self.form else None
+            return reasoning_item(ref.session_id, ref.reply_seq, text, sealed) | self._sealed
         return text_item(ref.session_id, ref.reply_seq, text, status, is_refusal=self._open == "refusal")
 
-    def _text_event(self, name: str, **fields: object) -> bytes:
+    def _text_event(self, what: str, **fields: object) -> bytes:
+        assert self._open is not None
+        fields |= {"logprobs": []} if self._open == "message" else {}
+        name = f"response.{_TEXTS[self._open][0]}.{what}"
         return self._event(name, **self._at(self._item("")["id"]), content_index=0, **fields)
 
     def _call(self, item: JsonObject) -> Iterable[bytes]:
         name = _STREAMED.get(item["type"])
         yield self._item_event("added", item | ({name: ""} if name else {}) | {"status": "in_progress"})
-        at = self._at(item["id"])
-        if name == "arguments":
-            yield self._event("response.function_call_arguments.delta", **at, delta=item[name])
-            yield self._event("response.function_call_arguments.done", **at, name=item["name"], arguments=item[name])
-        elif name == "input":
-            yield self._event("response.custom_tool_call_input.delta", **at, delta=item[name])
-            yield self._event("response.custom_tool_call_input.done", **at, input=item[name])
+        if name is not None:
+            at, events = self._at(item["id"]), f"response.{item['type']}_{name}"
+            called = {"name": item["name"]} if name == "arguments" else {}
+            yield self._event(f"{events}.delta", **at, delta=item[name])
+            yield self._event(f"{events}.done", **at, **called, **{name: item[name]})
         yield from self._item_done(item)
 
     def _item_done(self, item: JsonObject) -> Iterable[bytes]:

@@ -1,6 +1,7 @@
 """A turn as server-sent events, in the form of the route that streams it.
 
-The stream begins when the context is assembled. A refusal before that is an ordinary problem with its own status.
+The stream begins when the context is assembled, or, for the vendors' clients, with the model's answer, for which it
+waits a few seconds. A failure before that is an ordinary problem with its own status: they retry by it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from app.services.turn.types import Listener, TurnEvent, TurnOutcome
 MOST_APART: Final = 64
 """Most events that wait for a slow client as separate events. Deltas after them are joined."""
 LONG_DELTA_CHARS: Final = 16_384
+MOST_HELD_S: Final = 5.0
+"""Longest wait for the model's answer before a stream begins: longer than most calls that fail take with their retries.
+A client that disconnects is noticed only once the stream has begun, so none waits where that cancels the turn."""
 EVENT_STREAM: Final = "text/event-stream"
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -60,13 +64,21 @@ class AnswerForm(Protocol):
 
 
 async def answer_turn(
-    call: Call, work: Work, form: AnswerForm, *, stream: bool, background: bool = False, status: int = 200
+    call: Call,
+    work: Work,
+    form: AnswerForm,
+    *,
+    stream: bool,
+    background: bool = False,
+    status: int = 200,
+    held_s: float = MOST_HELD_S,
 ) -> Response:
     """Does the work, and answers with its outcome or streams its events.
 
     If the client of a stream disconnects, the turn continues and is stored, unless the deployment is configured to
     cancel it and it is not in the `background`. Raises the work's error if there is no stream, or if the error precedes
-    the assembled context.
+    the assembled context, or the model's answer within `held_s` after that; there is no wait in the `background`, or if
+    the deployment cancels.
     """
     if not stream:
         outcome = await work(None)
@@ -74,7 +86,7 @@ async def answer_turn(
         return json_response(form.whole(outcome), status, form.headers)
     cancels = call.service.cancel_on_disconnect and not background
     streamed = _Stream(call, work, form, cancels_on_disconnect=cancels)
-    await streamed.begun()
+    await streamed.begun(0 if background or cancels else min(held_s, call.service.heartbeat_s))
     headers = {**STREAM_HEADERS, **form.headers}
     return ClosingResponse(streamed.events(), EVENT_STREAM, headers)
 
@@ -136,10 +148,16 @@ class _Stream:
             task.exception()  # the last event reports it, or the turn's record if the client has disconnected
         self._pending.put(None)
 
-    async def begun(self) -> None:
-        """Waits until the context is assembled, or until the turn ends if that is earlier. Raises the turn's error."""
+    async def begun(self, held_s: float) -> None:
+        """Waits until the context is assembled and then up to `held_s` for the answer's first event, or until the turn
+        ends if that is earlier. Raises the turn's error."""
+        wait_s = None
         while True:
-            event = await self._pending.get()
+            try:
+                async with asyncio.timeout(wait_s):
+                    event = await self._pending.get()
+            except TimeoutError:
+                return
             if event is None:
                 self._pending.put(None)
                 if not self._task.cancelled():
@@ -150,8 +168,12 @@ class _Stream:
                 turn: JsonObject = event.data["turn"]
                 self._call.note(turn_id=str(turn["id"]))
                 self._turn = turn
-            if event.name == "context.assembled":
+            if event.name == "output.delta":
                 return
+            if event.name == "context.assembled":
+                if not held_s:
+                    return
+                wait_s = held_s
 
     async def events(self) -> AsyncGenerator[bytes]:
         """The stream's bytes: the events, a comment after each interval without one, and the last event."""

@@ -10,7 +10,7 @@ from app.db import tables
 from app.db.database import Fetched, PageBounds, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import GIVING_BACK, give_back_of_tenant
-from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, UNGIVEN, messages_from_rows
+from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, messages_from_rows
 from app.db.sessions import ON_ITS_NODE, insert_in_session, locked_session
 from app.db.sql import OPEN_STATUSES_SQL, Statement, insert_row, listed, of_session, sql
 from app.domain.content import tool_calls_from_json
@@ -247,7 +247,7 @@ _NEW_TURNS = {
 }
 _TURNS = insert_in_session(tables.turns, "turns", "s", _NEW_TURNS, without=("fence",))
 _NEW_MESSAGES = {"seq": "s.messages_before + x.seq"}
-_MESSAGES = insert_in_session(tables.messages, "messages", "s", _NEW_MESSAGES, without=UNGIVEN)
+_MESSAGES = insert_in_session(tables.messages, "messages", "s", _NEW_MESSAGES, without=("withdrawn",))
 _APPEND = sql(f"""
     WITH s AS (
         UPDATE sessions

@@ -13,14 +13,15 @@ from typing import Self
 from uuid import UUID
 
 from app.domain.errors import InvalidRequest
-from app.domain.frozen import frozen
-from app.domain.types import Content, Message, Role, SessionId, SummaryId, ToolCall
+from app.domain.frozen import frozen, names_of
+from app.domain.types import Content, JsonObject, Message, Role, SessionId, SummaryId, ToolCall
 
 
 @frozen
 class IncomingMessage:
     """A message of a client's list that is not an instruction. `place` is its index in that list, `name` the speaker,
-    and `said_at` the time; both are None if the client does not give them."""
+    and `said_at` the time; both are None if the client does not give them. `reasoning` is as in `Message`; it counts
+    only if the session does not have the message, because its own copy may have more."""
 
     place: int
     role: Role
@@ -29,12 +30,13 @@ class IncomingMessage:
     tool_call_id: str | None = None
     name: str | None = None
     said_at: datetime | None = None
+    reasoning: str | None = None
+    reasoning_blocks: tuple[JsonObject, ...] = ()
 
     @classmethod
     def of_stored(cls, place: int, message: Message) -> Self:
-        """A stored message as one of a client's list: without the fields that the client is not shown."""
-        calls, call_id = message.tool_calls, message.tool_call_id
-        return cls(place, message.role, message.content, calls, call_id, message.name, message.said_at)
+        """A stored message as one of a client's list."""
+        return cls(place=place, **{name: getattr(message, name) for name in names_of(cls) if name != "place"})
 
 
 @frozen

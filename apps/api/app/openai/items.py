@@ -1,15 +1,16 @@
 """OpenAI's items <-> messages in the neutral form.
 
-One message is several items: its reasoning, its text, and each of its calls. Reasoning that a client sends back is left
-out: the session's own copy is sent if the model needs it. Two kinds of client tools are not functions: `custom`, whose
-input is text, and `local_shell`, which is offered to models as a function. Their calls are stored as function calls.
-The tools of a response's request show which of its calls belong to such tools.
+One message is several items: its reasoning, its text, and each of its calls. Two kinds of client tools are not
+functions: `custom`, whose input is text, and `local_shell`, which is offered to models as a function. Their calls are
+stored as function calls. The tools of a response's request show which of its calls belong to such tools.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from contextlib import suppress
+from typing import Any, Literal, TypeAlias, cast
 from uuid import UUID
 
 import orjson
@@ -43,37 +44,63 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
     before: list[IncomingMessage] = []
     compaction: Compaction | None = None
     named: set[str] = set()
+    thoughts: list[IncomingMessage | Message] = []
+    thoughts_of: dict[int, list[IncomingMessage | Message]] = {}
     for place, item in enumerate(items):
-        match item.get("type") or ("message" if "role" in item else "item_reference"):
+        match item.get("type") or ("message" if "role" in item else _REFERENCE):
             case "message" if item["role"] in ("system", "developer"):
                 directions[content_text(_content(item["content"]))] = None
                 if len(directions) > MOST_DIRECTIONS:
                     raise InvalidRequest(
                         f"There are more than {MOST_DIRECTIONS} different system and developer messages.", (str(place),)
                     )
-            case "message":
-                role: Role = "assistant" if item["role"] == "assistant" else "user"
-                content = reply_text(item["content"]) if role == "assistant" else _content(item["content"])
-                messages.append(IncomingMessage(place, role, content))
-            case "function_call":
-                _add_call(messages, place, ToolCall(item["call_id"], item["name"], item["arguments"]))
-            case "custom_tool_call" | "local_shell_call":
-                _add_call(messages, place, call_of(item))
-            case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output":
-                call_id = item.get("call_id") or item["id"]
-                messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=call_id))
+                continue
+            case "reasoning":
+                thoughts.append(_thought(place, item))
+                continue
             case "item_reference":
                 message = (referenced or {}).get(item["id"])
                 if message is None or not (item["id"] in named or _add_named(messages, place, item["id"], message)):
                     raise InvalidRequest("There is no such item.", (str(place), "id"))
                 named.add(item["id"])
+                if item["id"].startswith("rs"):
+                    thoughts.append(message)
+                    continue
             case "compaction":
                 compaction = read_handle(item["encrypted_content"], str(place), "encrypted_content")
                 before, messages = messages or before, []
                 named.clear()
-            case _:
-                continue
+                thoughts_of.clear()
+            case kind:
+                _add_item(messages, place, kind, item)
+        if thoughts and messages and messages[-1].role == "assistant":
+            thoughts_of.setdefault(len(messages) - 1, []).extend(thoughts)
+        thoughts.clear()
+    for at, of_message in thoughts_of.items():
+        messages[at] = _with_thoughts(messages[at], of_message)
     return IncomingList.of(directions, messages, before, compaction)
+
+
+def _add_item(messages: list[IncomingMessage], place: int, kind: str, item: Mapping[str, Any]) -> None:
+    match kind:
+        case "message":
+            role: Role = "assistant" if item["role"] == "assistant" else "user"
+            content = reply_text(item["content"]) if role == "assistant" else _content(item["content"])
+            messages.append(IncomingMessage(place, role, content))
+        case "function_call":
+            _add_call(messages, place, ToolCall(item["call_id"], item["name"], item["arguments"]))
+        case "custom_tool_call" | "local_shell_call":
+            _add_call(messages, place, call_of(item))
+        case _:
+            call_id = item.get("call_id") or item["id"]
+            messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=call_id))
+
+
+def _with_thoughts(message: IncomingMessage, thoughts: Sequence[IncomingMessage | Message]) -> IncomingMessage:
+    """The message with the reasoning of all of these, in their order."""
+    text = "\n\n".join(thought.reasoning for thought in thoughts if thought.reasoning)
+    blocks = tuple(block for thought in thoughts for block in thought.reasoning_blocks)
+    return replace(message, reasoning=text or None, reasoning_blocks=blocks)
 
 
 def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -96,25 +123,12 @@ def message_items(session_id: UUID, message: Message) -> list[JsonObject]:
             text = message.content if isinstance(message.content, str) else None
             return reply_items(session_id, message.seq, text, message.tool_calls, message.reasoning)
         case "tool":
-            return [
-                {
-                    "id": item_id("fco", session_id, message.seq),
-                    "type": "function_call_output",
-                    "call_id": message.tool_call_id,
-                    "output": message.content if isinstance(message.content, str) else _item_parts(message.content),
-                    "status": "completed",
-                }
-            ]
+            output = message.content if isinstance(message.content, str) else _item_parts(message.content)
+            answer = {"type": "function_call_output", "call_id": message.tool_call_id, "output": output}
+            return [{"id": item_id("fco", session_id, message.seq), **answer} | _DONE]
         case "user":
-            return [
-                {
-                    "id": item_id("msg", session_id, message.seq),
-                    "type": "message",
-                    "role": "user",
-                    "status": "completed",
-                    "content": _item_parts(message.content),
-                }
-            ]
+            said = {"type": "message", "role": "user", "content": _item_parts(message.content)}
+            return [{"id": item_id("msg", session_id, message.seq), **said} | _DONE]
 
 
 def reply_items(
@@ -124,29 +138,54 @@ def reply_items(
     calls: Sequence[ToolCall],
     reasoning: str | None,
     *,
+    reasoning_blocks: Sequence[JsonObject] | None = None,
     client_tools: Mapping[str, ClientTool] = _NO_CLIENT_TOOLS,
     status: Literal["completed", "incomplete"] = "completed",
     is_refusal: bool = False,
 ) -> list[JsonObject]:
-    """The items of a reply: its reasoning, its text unless it only made calls, and its calls, by kind of tool."""
+    """The items of a reply: its reasoning, its text unless it only made calls, and its calls, by kind of tool. The last
+    one has the status. The reasoning is also sealed if its blocks are given."""
     items: list[JsonObject] = []
-    if reasoning:
-        items.append(reasoning_item(session_id, seq, reasoning))
+    if reasoning or reasoning_blocks:
+        items.append(reasoning_item(session_id, seq, reasoning or "", reasoning_blocks))
     if text or not calls:
-        items.append(text_item(session_id, seq, text or "", status, is_refusal=is_refusal))
+        items.append(text_item(session_id, seq, text or "", "completed", is_refusal=is_refusal))
     for place, call in enumerate(calls):
         items.append({"id": item_id("fc", session_id, seq, place), **call_fields(client_tools.get(call.name), call)})
+    items[-1]["status"] = status
     return items
 
 
-def reasoning_item(session_id: UUID, seq: int, text: str) -> JsonObject:
-    """Reasoning as the model returned it. `summary` is empty: it is for models that return a digest."""
+def reasoning_item(session_id: UUID, seq: int, text: str, blocks: Sequence[JsonObject] | None = None) -> JsonObject:
+    """Reasoning as the model returned it. `summary` is empty: it is for models that return a digest. With `blocks` it
+    also has both in `encrypted_content`, which clients of stateless requests return; it is encoded, not encrypted."""
+    sealed = None if blocks is None else b64encode(orjson.dumps([text, blocks])).decode()
     return {
         "id": item_id("rs", session_id, seq),
         "type": "reasoning",
         "summary": [],
         "content": [{"type": "reasoning_text", "text": text}],
+        **({"encrypted_content": sealed} if sealed else {}),
     }
+
+
+def _thought(place: int, item: Mapping[str, Any]) -> IncomingMessage:
+    """The reasoning of an item, with the blocks that `reasoning_item` sealed. A seal of another service has none."""
+    text, blocks = "", tuple[JsonObject, ...]()
+    with suppress(ValueError, TypeError):
+        raw = b64decode(item.get("encrypted_content") or "", validate=True)
+        sealed, found = orjson.loads(raw)
+        if isinstance(sealed, str) and b"\\u0000" not in raw and all(map(_is_block, found)):
+            text, blocks = sealed, tuple(found)
+    content = reply_text(item.get("content") or "")
+    return IncomingMessage(place, "assistant", None, reasoning=content or text, reasoning_blocks=blocks)
+
+
+def _is_block(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    fields = cast("JsonObject", value)
+    return isinstance(fields.get("type"), str) and all(isinstance(each, str | int) for each in fields.values())
 
 
 def text_item(
@@ -181,7 +220,8 @@ def _add_named(messages: list[IncomingMessage], place: int, named: str, message:
         case "fc", "assistant" if (at := int(named[-4:], 16)) < len(message.tool_calls):
             _add_call(messages, place, message.tool_calls[at])
         case "msg", "assistant" if message.content or not message.tool_calls:
-            messages.append(IncomingMessage.of_stored(place, replace(message, tool_calls=())))
+            alone = replace(message, tool_calls=(), reasoning=None, reasoning_blocks=())
+            messages.append(IncomingMessage.of_stored(place, alone))
         case ("msg", "user") | ("fco", "tool"):
             messages.append(IncomingMessage.of_stored(place, message))
         case _:
@@ -213,10 +253,8 @@ def _content_part(part: Mapping[str, Any]) -> ContentPart:
             detail = {"detail": part["detail"]} if part.get("detail") else {}
             return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
         case "input_file":
-            return {
-                "type": "file",
-                "file": {name: part[name] for name in ("filename", "file_data") if part.get(name) is not None},
-            }
+            file = {name: part[name] for name in ("filename", "file_data") if part.get(name) is not None}
+            return {"type": "file", "file": file}
         case "input_audio":
             return {"type": "input_audio", "input_audio": dict(part["input_audio"])}
         case "refusal":
@@ -235,12 +273,8 @@ def _item_part(part: ContentPart) -> JsonObject:
     match part.get("type"):
         case "image_url":
             image: Any = part["image_url"]
-            return {
-                "type": "input_image",
-                "image_url": image.get("url"),
-                "detail": image.get("detail") or "auto",
-                "file_id": None,
-            }
+            detail = image.get("detail") or "auto"
+            return {"type": "input_image", "image_url": image.get("url"), "detail": detail, "file_id": None}
         case "file":
             return {"type": "input_file", **part["file"]}
         case "input_audio":

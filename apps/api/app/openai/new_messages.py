@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
+from itertools import takewhile
 from typing import TypeAlias
 
 from app.domain.content import call_input, canonical_bytes, canonical_json, content_text
@@ -66,10 +67,12 @@ def answerable_list(messages: Sequence[IncomingMessage], *, is_directed: bool) -
 
 def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[IncomingMessage, ...] | None:
     """The messages that the session does not have; None if the list requests the newest turn again. `stored` has the
-    session's newest messages by time, without those of rejected turns."""
+    session's newest messages by time, without those of rejected turns. Calls that are answered otherwise than before
+    begin a branch, which is a turn of its own: the stored messages of their turn up to them are before the outputs."""
     first, known = _after_anchor(messages, stored)
     tail = messages[first:]
-    at = taken = 0
+    outputs, known_outputs = _outputs_by_call(tail), _outputs_by_call(known)
+    at = taken = len(outputs) if outputs == known_outputs else 0
     while taken < len(known) and (span := _span(tail[at:], known[taken])):
         at += span
         taken += 1
@@ -78,8 +81,11 @@ def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message])
         # Its reply is stored already, or it has none. Further back in the past it is a branch, and therefore new.
         if not unseen or (unseen[0].role == "assistant" and unseen[0].turn_id == stored[-1].turn_id):
             return None
-        return tuple(tail)
-    return tuple(tail[at:])
+        at = 0
+    if at or not outputs or outputs.keys() != known_outputs.keys():
+        return tuple(tail[at:])
+    before = [message for message in stored[: len(stored) - len(known)] if message.turn_id == known[0].turn_id]
+    return (*(IncomingMessage.of_stored(tail[0].place, message) for message in before), *tail)
 
 
 def goes_on(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> bool:
@@ -141,7 +147,10 @@ def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]
             place = max(places, key=lambda place: _run(theirs, at, ours, place))
             return at + 1, stored[place + 1 :]
     if messages and messages[0].role == "tool" and theirs[0] in ours:
-        return 0, stored[len(ours) - 1 - ours[::-1].index(theirs[0]) :]
+        if any(call.id == messages[0].tool_call_id for call in stored[-1].tool_calls):
+            return 0, ()  # some models give the calls of each round the same ids
+        place = len(ours) - 1 - ours[::-1].index(theirs[0])
+        return 0, stored[next((at for at in range(place, 0, -1) if stored[at - 1].role != "tool"), 0) :]
     # No common message: the whole list is new, unless it repeats the last input, which has no answer.
     replied = next((place for place in range(len(stored) - 1, -1, -1) if stored[place].role == "assistant"), -1)
     return 0, stored[replied + 1 :]
@@ -168,12 +177,17 @@ def _run(theirs: Sequence[_Key], at: int, ours: Sequence[_Key], place: int) -> i
     return next((back - 1 for back in range(1, longest + 1) if theirs[at - back] != ours[place - back]), longest)
 
 
+def _outputs_by_call(messages: Sequence[IncomingMessage | Message]) -> Mapping[str | None, str]:
+    """The tool outputs at the beginning, by call id. Clients that run tools at once send them in any order."""
+    led = takewhile(lambda message: message.role == "tool", messages)
+    return {message.tool_call_id: _content_key(message.content) for message in led}
+
+
 def _span(tail: Sequence[IncomingMessage], message: Message) -> int:
-    """How many messages at the start of `tail` are this stored one: a turn joins consecutive user messages into one."""
-    if message.role == "assistant" or not tail:
+    """How many messages at the start of `tail` are this stored one of a user: a turn joins consecutive ones into
+    one."""
+    if message.role != "user":
         return 0
-    if message.role == "tool":
-        return 1 if _key(tail[0]) == _key(message) else 0
     wanted = _content_key(message.content)
     users = next((at for at, each in enumerate(tail) if each.role != "user"), len(tail))
     for count in range(1, min(users, _MOST_AS_ONE) + 1):

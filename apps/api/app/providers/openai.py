@@ -232,7 +232,7 @@ class _ChatCall(WireCall[_Form]):
     def _signed(self, calls: Sequence[JsonObject], blocks: Sequence[JsonObject]) -> list[JsonObject]:
         """The tool calls of a message with the signatures that Gemini made them with. It requires that of the first."""
         signatures = {} if self.form.with_unsigned else {calls[0]["id"]: _NO_SIGNATURE}
-        signatures |= {block["id"]: block["signature"] for block in blocks if block.get("type") == SIGNATURE}
+        signatures |= {block.get("id"): block.get("signature") for block in blocks if block.get("type") == SIGNATURE}
         google = {name: {"google": {SIGNATURE: signature}} for name, signature in signatures.items()}
         return [{**call, "extra_content": google[call["id"]]} if call["id"] in google else call for call in calls]
 

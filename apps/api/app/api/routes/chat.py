@@ -315,7 +315,7 @@ def _usage(usage: Usage | None) -> JsonObject | None:
 
 
 def _finish_reason(outcome: TurnOutcome) -> str:
-    if outcome.completion.tool_calls:
-        return "tool_calls"
     reason = outcome.turn.finish_reason
-    return reason if reason in ("length", "content_filter") else "stop"
+    if reason in ("length", "content_filter"):
+        return reason  # also of an answer with calls, the last of which may be cut off
+    return "tool_calls" if outcome.completion.tool_calls else "stop"

@@ -275,9 +275,9 @@ class MessageForm:
             yield from self._begin(_estimated(outcome.context))
         message = self.whole(outcome)
         yield from self._close(_only_signature(message["content"]))
+        sent = {*self._streamed, *(("thinking",) if "text" in self._streamed else ())}
         for block in message["content"]:
-            kind = "thinking" if block["type"] == "redacted_thinking" else block["type"]
-            if kind not in self._streamed and not (kind == "thinking" and "text" in self._streamed):
+            if block["type"].removeprefix("redacted_") not in sent:
                 yield from self._block(block)
         yield from self._end(message)
 
@@ -344,7 +344,8 @@ class MessageForm:
             yield self._start(kind, {"type": kind})
             self._open = kind
             self._streamed.add(kind)
-        yield self._delta({"type": f"{kind}_delta", kind: text})
+        if text:
+            yield self._delta({"type": f"{kind}_delta", kind: text})
 
     def _close(self, signature: str = UNSIGNED) -> Iterable[bytes]:
         if self._open is None:
@@ -355,13 +356,13 @@ class MessageForm:
         yield self._stop()
 
     def _block(self, block: JsonObject) -> Iterable[bytes]:
-        yield self._start(block["type"], block)
-        match block["type"]:
-            case "text" if block["text"]:
-                yield self._delta({"type": "text_delta", "text": block["text"]})
-            case "thinking":
-                yield self._delta({"type": "thinking_delta", "thinking": block["thinking"]})
-                yield self._delta({"type": "signature_delta", "signature": block["signature"]})
+        kind = block["type"]
+        if kind in ("text", "thinking"):
+            yield from self._grow(kind, block[kind])
+            yield from self._close(block.get("signature", UNSIGNED))
+            return
+        yield self._start(kind, block)
+        match kind:
             case "tool_use":
                 yield self._delta({"type": "input_json_delta", "partial_json": orjson.dumps(block["input"]).decode()})
             case "compaction":

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import OPENAI_READ, SESSION_HEADER, IdempotencyKey, Order, openai_refusals, session_answers
-from app.api.response_json import ResponseForm, compaction_json, list_json, stored_json
+from app.api.response_json import SEALED, ResponseForm, compaction_json, list_json, stored_json
 from app.api.routes.chat import (
     NewSessionHeader,
     SessionHeader,
@@ -355,4 +355,5 @@ def _repeated_form(raw: JsonObject, body: schemas.ResponseIn, conversation: Sess
         "top_logprobs": 0,
         "truncation": body.truncation or "auto",
         **({"context_management": raw["context_management"]} if body.context_management else {}),
+        **({"include": [SEALED]} if SEALED in (body.include or ()) else {}),
     }

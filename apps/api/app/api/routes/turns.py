@@ -50,6 +50,7 @@ MessageIds = Annotated[
     ),
 ]
 Round = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Tool round; defaults to the last one.")]
+_answer = partial(answer_turn, status=201, held_s=0)
 _AS_IT_WAS = schemas.RegenerateIn()
 _EVENTS = ("turn.created", "context.assembled", "output.delta", "turn.completed", "turn.awaiting_tools", "turn.failed")
 _STREAMED = event_stream(
@@ -69,7 +70,7 @@ async def create_turn(
     """Sends a message within the token budget, and returns the turn and how its context was built."""
     request = await call.aside(partial(turn_request, call, body))
     work = partial(take_turn, call.rt, call.session_ref(session_id), request, idempotency_key)
-    return await answer_turn(call, work, TurnForm(call), stream=body.stream, status=201)
+    return await _answer(call, work, TurnForm(call), stream=body.stream)
 
 
 @router.post(
@@ -84,7 +85,7 @@ async def post_tool_outputs(
         recorded_reply=_recorded(call.raw_body),
     )
     work = partial(continue_turn, call.rt, call.session_ref(session_id), turn_id, request)
-    return await answer_turn(call, work, TurnForm(call), stream=body.stream, status=201)
+    return await _answer(call, work, TurnForm(call), stream=body.stream)
 
 
 @router.post("/turns/{turn_id}/cancel", response_model=schemas.TurnOut, operation_id="cancel_turn")
@@ -115,7 +116,7 @@ async def post_regenerate(
     call.note(forked_session_id=str(made.id))
     work = partial(regenerate_turn, call.rt, call.tenant_id, prepared)
     try:
-        return await answer_turn(call, work, TurnForm(call, made), stream=body.stream, status=201)
+        return await _answer(call, work, TurnForm(call, made), stream=body.stream)
     except InvalidRequest:
         raise
     except PlimsollError as error:

@@ -94,10 +94,16 @@ class LocalShellOutputIn(Open):
     output: str
 
 
+class ReasoningPartIn(Open):
+    text: str | None = None
+
+
 class ReasoningIn(Open):
-    """Reasoning that a client sends back. Accepted and ignored: the session has stored its own."""
+    """Reasoning that a client sends back. Used if the session has not stored its own."""
 
     type: Literal["reasoning"]
+    content: TextOrParts[ReasoningPartIn] | None = None
+    encrypted_content: str | None = None
 
 
 class CompactionIn(Open):

@@ -71,9 +71,12 @@ class ToolResultBlock(Open):
 
 
 class ThinkingBlock(Open):
-    """Accepted and ignored: the session has stored its own. Some clients send it back without what was empty in it."""
+    """Used if the session has not stored its own. Some clients send it back without what was empty in it."""
 
     type: Literal["thinking", "redacted_thinking"]
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
 
 
 class ToolUseBlock(Open):

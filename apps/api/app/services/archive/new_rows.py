@@ -28,7 +28,7 @@ from app.domain.types import (
     TurnId,
     TurnStatus,
 )
-from app.engine.messages.tokens import counted, message_tokens, tokens_of
+from app.engine.messages.tokens import counted, message_tokens, reasoning_tokens, tokens_of
 from app.engine.recall.index import packed_terms
 from app.engine.summary.block import render_summary
 from app.engine.window.prompt_refs import SentHashes
@@ -112,7 +112,10 @@ def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -
 
 
 def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonObject:
-    tokens, used = tools.tokenizers.count_with(encoding, partial(tokens_of, message))
+    reasoning, blocks = message.reasoning, message.reasoning_blocks
+    (tokens, of_reasoning), used = tools.tokenizers.count_with(
+        encoding, lambda estimate: (tokens_of(message, estimate), reasoning_tokens(reasoning, blocks, estimate))
+    )
     return {
         "id": tools.new_id(),
         "role": message.role,
@@ -121,6 +124,9 @@ def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonO
         "tool_call_id": message.tool_call_id,
         "token_estimate": tokens,
         "token_encoding": used,
+        "reasoning": reasoning,
+        "reasoning_blocks": blocks or None,
+        "reasoning_tokens": of_reasoning,
         "terms": _terms_json(message),
         "name": message.name,
         "said_at": message.said_at,

@@ -119,8 +119,8 @@ async def fork_session(
 
 
 async def fork_within(rt: Runtime, session: SessionRef, turn_id: TurnId, reply_seq: int, lifetime: Lifetime) -> Session:
-    """A fork that ends within a turn, with the reply of this number, whose tool calls wait for their outputs there, and
-    without the provider's own form of the turn's reasoning. Raises as `fork_session`."""
+    """A fork that ends within a turn, with the reply of this number, whose tool calls wait for their outputs there.
+    Raises as `fork_session`."""
     async with rt.database.autocommit() as tx:
         turn = existing(await get_turn(tx, session, turn_id), "turn")
         messages = await messages_of_turn(tx, session.id, turn_id)

@@ -169,7 +169,7 @@ async def count_behind(rt: Runtime, session: SessionRef, request: ChatRequest, n
     what named the session. Raises `NotFound`, `InvalidRequest` as the request would."""
     async with rt.database.autocommit() as tx:
         newest = existing(await store.newest_of(tx, session), noun)
-        stored = await compared_messages(tx, session, request)
+        stored = await compared_messages(tx, session, request) if _may_repeat(newest, request) else ()
     new = await new_in_list(request, stored) or ()
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
     step = await divided(request, new, waiting=is_waiting) if new else None
@@ -190,11 +190,11 @@ async def compared_messages(tx: Transaction, session: SessionRef, request: ChatR
 
 
 async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> tuple[IncomingMessage, ...] | None:
-    """The messages of the request's list that are new to a session with these newest messages; None as there."""
+    """The messages of the request's list that are new to a session with these newest messages; None as there. An
+    `all_new` list is compared only if there are `stored` ones."""
     if request.all_new and not stored:
         return request.messages
-    found = await _aside(request, partial(new_messages, request.messages, stored))
-    return found if found is None or not request.all_new else request.messages
+    return await _aside(request, partial(new_messages, request.messages, stored))
 
 
 def _may_repeat(newest: Newest, request: ChatRequest) -> bool:
