@@ -33,6 +33,10 @@ _MOST_LENGTH: Final = 0xFFFF
 _MOST_TOKENS: Final = 2**31 - 1
 _POSITION_SHIFT: Final = np.uint64(5)
 _TERM_SHIFT: Final = np.uint64(37)
+SATURATION: Final = 1.2
+_LENGTH_SHARE: Final = 0.4
+_USUAL_TERMS: Final = 16
+"""Usual length in BM25, fixed so that longer new messages do not change a message's score (Robertson, Zaragoza)."""
 NO_DAY: Final = -(2**31)
 QUESTION_MARKS: Final = ("?", "？", "؟")
 
@@ -79,12 +83,13 @@ class Packed:
 class Index:
     """All messages of a session through `through_seq`, one array per column; a message's position is its index there.
     `keys` are sorted and have one word for each term of a message: 27 bits of hash, 32 of position, 5 of count.
-    `lengths` count terms. `days` are as in `Packed`, or `NO_DAY` if unknown."""
+    `norms` are what BM25 adds to a count for a message's number of terms. `days` are as in `Packed`, or `NO_DAY` if
+    unknown."""
 
     through_seq: int
     seqs: Ints
     tokens: npt.NDArray[np.int32]
-    lengths: npt.NDArray[np.int32]
+    norms: Floats
     texts: npt.NDArray[np.int32]
     kinds: npt.NDArray[np.uint8]
     questions: npt.NDArray[np.bool_]
@@ -96,7 +101,7 @@ class Index:
 
     @property
     def size_bytes(self) -> int:
-        of_messages = (self.seqs, self.tokens, self.lengths, self.texts, self.kinds, self.questions, self.days)
+        of_messages = (self.seqs, self.tokens, self.norms, self.texts, self.kinds, self.questions, self.days)
         return sum([column.nbytes for column in of_messages]) + self.keys.nbytes
 
     def extended(self, new: Packed, through_seq: int) -> Index:
@@ -116,7 +121,9 @@ class Index:
             through_seq=through_seq,
             seqs=np.concatenate((self.seqs, new.seqs)),
             tokens=np.concatenate((self.tokens, np.minimum(new.tokens, _MOST_TOKENS).astype(np.int32))),
-            lengths=np.concatenate((self.lengths, (header >> 10).astype(np.int32))),
+            norms=np.concatenate(
+                (self.norms, SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * (header >> 10)))
+            ),
             texts=np.concatenate((self.texts, (words[at + 1] >> 5).astype(np.int32))),
             kinds=np.concatenate((self.kinds, (header >> 6 & 3).astype(np.uint8))),
             questions=np.concatenate((self.questions, (header >> 5 & 1).astype(np.bool_))),
@@ -132,14 +139,14 @@ class Index:
     def posting_count(self, terms: Iterable[int], messages: int) -> int:
         return int(self._ranges(terms, messages)[1].sum())
 
-    def postings(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints, Ints]:
+    def postings(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints, Floats]:
         """How many of the first `messages` have each term; and, term by term, their positions and its counts there."""
         first, seen_in = self._ranges(terms, messages)
         places = (first - seen_in.cumsum() + seen_in).repeat(seen_in)
         places += np.arange(len(places))
         every = self.keys[places]
         positions = every >> _POSITION_SHIFT & np.uint64(0xFFFFFFFF)
-        return seen_in, positions.view(np.int64), (every & np.uint64(31)).view(np.int64)
+        return seen_in, positions.view(np.int64), (every & np.uint64(31)).astype(np.float64)
 
     def _ranges(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints]:
         """Where the keys of each term begin, and how many of them are of the first `messages`."""
@@ -148,4 +155,4 @@ class Index:
         return first, self.keys.searchsorted(wanted | np.uint64(messages << 5)) - first
 
 
-EMPTY: Final = Index(0, *(np.zeros(0, kind) for kind in ("i8", "i4", "i4", "i4", "u1", "?", "i4", "u8")))
+EMPTY: Final = Index(0, *(np.zeros(0, kind) for kind in ("i8", "i4", "f8", "i4", "u1", "?", "i4", "u8")))
