@@ -72,7 +72,7 @@ class Hits:
         (theirs,) = is_wanted[self.postings].nonzero()
         of_word = self.seen_in.cumsum().searchsorted(theirs, "right")
         for at, place in zip(self.postings[theirs].tolist(), of_word.tolist(), strict=True):
-            word, of = self.words[place]
+            word, of = self.words[int(place)]
             found[at][of] = related_word(word, of)
         for at in found.keys() & self.similar.keys():
             mark = similar_mark(self.similar[at])
