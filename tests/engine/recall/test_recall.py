@@ -305,12 +305,31 @@ def test_packed_terms_are_taken_apart_in_any_order(texts: list[str], draw: Rando
     order = list(range(len(texts)))
     draw.shuffle(order)
     index, shuffled = indexed(texts), indexed([texts[at] for at in order])
-    for mine, column in ((index.lengths, shuffled.lengths), (index.texts, shuffled.texts)):
+    for mine, column in ((index.norms, shuffled.norms), (index.texts, shuffled.texts)):
         assert mine[order].tolist() == column.tolist()
     for asked in ("bees", "東京 crane"):
         hits, others = (search(one, Query(asked, 2 * len(texts)), most_seen_share=1.0) for one in (index, shuffled))
         found = dict(zip(hits.positions.tolist(), hits.scores.tolist(), strict=True))
         assert found == {order[at]: score for at, score in zip(others.positions, others.scores.tolist(), strict=True)}
+
+
+def test_a_long_index_keeps_its_keys_when_it_is_extended_and_finds_the_same() -> None:
+    texts = [" ".join(f"word{at % (11 * each + 7)}" for each in range(24)) for at in range(4000)]
+    at_once, shorter, grown = indexed(texts), indexed(texts[:3900]), indexed(texts, 3900, 3920, 3990)
+    assert len(shorter.keys) > 65_536
+    assert (len(shorter.new_keys), len(grown.keys)) == (0, len(shorter.keys)), "none of the old ones is copied"
+    assert (len(at_once.new_keys), len(at_once.keys)) == (0, len(grown.keys) + len(grown.new_keys))
+    assert grown.size_bytes == at_once.size_bytes
+    for asked in ("Which word9 word3?", "word260 word97 word5"):
+        for through_seq in (8000, 7900, 7830, 7000):
+            query = Query(asked, through_seq)
+            assert posting_count(at_once, query) == posting_count(grown, query)
+            assert candidates(at_once, query, 300, 0.05) == candidates(grown, query, 300, 0.05)
+            hits, others = search(at_once, query), search(grown, query)
+            assert hits.scores.tolist() == others.scores.tolist()
+            assert hits.postings.tolist() == others.postings.tolist()
+    copied = indexed(texts, 3700, 3710, 3720)
+    assert (len(copied.keys), len(copied.new_keys)) == (len(at_once.keys), 0), "many new ones are no few"
 
 
 def test_an_index_of_many_messages_is_the_same_however_it_grew() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 from app.domain.frozen import frozen
@@ -40,8 +41,11 @@ class Recalled:
     def public(self) -> JsonObject:
         """The row of `recalled` in `context_trim_log`, without reasons that are empty."""
         row: JsonObject = {"message_id": str(self.message_id), "score": self.score / 100, "tokens": self.tokens}
-        if self.matched:
+        reasons = "".join(self.matched)
+        if _RELATED in reasons or _SIMILAR in reasons:
             row |= {name: reason for name, reason in reasons_of(self.matched).items() if reason not in ([], None)}
+        elif reasons:
+            row["matched"] = [*self.matched]
         return row
 
 
@@ -79,14 +83,14 @@ def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:
     previous `seq`, with the reasoning's form in the lowest 2 bits; the tokens; the score; and a bit per matched word.
     """
     sets = {row.matched for row in rows}
-    places = {word: place for place, word in enumerate(sorted({word for words in sets for word in words}))}
-    bits = {words: sum([1 << places[word] for word in words]) for words in sets}
+    bit_of = {word: 1 << place for place, word in enumerate(sorted(set(chain.from_iterable(sets))))}
+    bits = {words: sum(map(bit_of.__getitem__, words)) for words in sets}
     numbers: list[int] = []
     before = 0
     for row in rows:
         numbers += ((row.seq - before) << 2 | REASONING_FORMS.index(row.form), row.tokens, row.score, bits[row.matched])
         before = row.seq
-    return [RECALLED, b64encode(b"".join(map(_packed, numbers))).decode(), *places]
+    return [RECALLED, b64encode(b"".join(map(_packed, numbers))).decode(), *bit_of]
 
 
 @lru_cache(maxsize=1024)

@@ -11,7 +11,7 @@ import numpy as np
 from app.domain.frozen import frozen
 from app.domain.recalled import related_word, similar_mark
 from app.engine.recall.dates import date_keys
-from app.engine.recall.index import Floats, Index, Ints
+from app.engine.recall.index import SATURATION, Floats, Index, Ints
 from app.engine.recall.related import Related, one_of_a_word, places_of, related_terms, weigh_related
 from app.engine.recall.requests import request_of
 from app.engine.recall.terms import query_terms, query_words, term_hash
@@ -22,11 +22,7 @@ MOST_HITS: Final = 64
 MOST_ASKED_CHARS: Final = 8_000
 MOST_SEEN_SHARE: Final = 0.8
 LEAST_MESSAGES: Final = 8
-SATURATION: Final = 1.2
 
-_LENGTH_SHARE: Final = 0.4
-_USUAL_TERMS: Final = 16
-"""Usual length in BM25, fixed so that longer new messages do not change a message's score (Robertson, Zaragoza)."""
 _COVERAGE_POWER: Final = 0.6
 """How much more a message with several of the query's words counts than one that often has the same one."""
 _DATE_FACTOR: Final = 0.6
@@ -47,10 +43,9 @@ def summed(positions: Ints, parts: Floats, messages: int) -> Floats:
     return np.bincount(positions, parts, messages).astype(np.float64, copy=False)
 
 
-def posting_scores(index: Index, positions: Ints, counts: Ints, rare: Floats) -> Floats:
+def posting_scores(index: Index, positions: Ints, counts: Floats, rare: Floats) -> Floats:
     """The BM25 score of each posting, of whose term this is the rarity."""
-    norm = SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths[positions])
-    return rare * counts * (SATURATION + 1) / (counts + norm)
+    return rare * counts * (SATURATION + 1) / (counts + index.norms[positions])
 
 
 @frozen
@@ -121,7 +116,7 @@ def search(index: Index, query: Query, *, most_hits: int = MOST_HITS, most_seen_
         dated = [index.said_between(date.first_day, date.last_day, messages) for date in dates]
         seen_in = np.append(seen_in, [len(found) for found in dated])
         positions = np.concatenate((positions, *dated))
-        counts = np.append(counts, np.ones(len(positions) - len(counts), np.int64))
+        counts = np.append(counts, np.ones(len(positions) - len(counts)))
     rare = rarities(seen_in, messages, most_seen_share)
     if dates:
         rare[len(terms.words) :] *= _DATE_FACTOR
@@ -152,7 +147,8 @@ def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Float
         found = found[of_found >= np.partition(of_found, -most_hits)[-most_hits]]
     if len(found) > most_hits:  # of equals the newest
         found = np.sort(found[scores[found].argsort(kind="stable")[-most_hits:]])
-    scores = scores[found] * (coverage[found] / coverage[found].max(initial=0.0)) ** _COVERAGE_POWER
+    covered = coverage[found]
+    scores = scores[found] * (covered / covered.max(initial=0.0)) ** _COVERAGE_POWER
     order = scores.argsort(kind="stable")[::-1]
     return found[order], scores[order]
 

@@ -33,6 +33,14 @@ _MOST_LENGTH: Final = 0xFFFF
 _MOST_TOKENS: Final = 2**31 - 1
 _POSITION_SHIFT: Final = np.uint64(5)
 _TERM_SHIFT: Final = np.uint64(37)
+SATURATION: Final = 1.2
+_COPIED_KEYS: Final = 65_536
+"""Most keys that are copied whenever an index is extended, which takes a fraction of a millisecond."""
+_KEYS_A_NEW_ONE: Final = 16
+"""More keys than these are copied when there are at most so many for each new one."""
+_LENGTH_SHARE: Final = 0.4
+_USUAL_TERMS: Final = 16
+"""Usual length in BM25, fixed so that longer new messages do not change a message's score (Robertson, Zaragoza)."""
 NO_DAY: Final = -(2**31)
 QUESTION_MARKS: Final = ("?", "？", "؟")
 
@@ -78,26 +86,29 @@ class Packed:
 @frozen(eq=False)
 class Index:
     """All messages of a session through `through_seq`, one array per column; a message's position is its index there.
-    `keys` are sorted and have one word for each term of a message: 27 bits of hash, 32 of position, 5 of count.
-    `lengths` count terms. `days` are as in `Packed`, or `NO_DAY` if unknown."""
+    `keys` are sorted and have one word for each term of a message: 27 bits of hash, 32 of position, 5 of count. Those
+    of the newest messages may be in `new_keys` instead, sorted too, so that many are not copied for a few.
+    `norms` are what BM25 adds to a count for a message's number of terms. `days` are as in `Packed`, or `NO_DAY` if
+    unknown."""
 
     through_seq: int
     seqs: Ints
     tokens: npt.NDArray[np.int32]
-    lengths: npt.NDArray[np.int32]
+    norms: Floats
     texts: npt.NDArray[np.int32]
     kinds: npt.NDArray[np.uint8]
     questions: npt.NDArray[np.bool_]
     days: npt.NDArray[np.int32]
     keys: U64
+    new_keys: U64
 
     def __len__(self) -> int:
         return len(self.seqs)
 
     @property
     def size_bytes(self) -> int:
-        of_messages = (self.seqs, self.tokens, self.lengths, self.texts, self.kinds, self.questions, self.days)
-        return sum([column.nbytes for column in of_messages]) + self.keys.nbytes
+        of_messages = (self.seqs, self.tokens, self.norms, self.texts, self.kinds, self.questions, self.days)
+        return sum([column.nbytes for column in (*of_messages, self.keys, self.new_keys)])
 
     def extended(self, new: Packed, through_seq: int) -> Index:
         """The index with newer messages added, which must be all messages after its own through `through_seq`."""
@@ -106,22 +117,30 @@ class Index:
         if len(at) != len(new.seqs):
             raise ValueError(f"packed terms of {len(at)} messages for {len(new.seqs)}")
         header, distinct = words[at], np.diff(at, append=len(words)) - _HEADER_WORDS
+        term_counts = (header >> 10).astype(np.float64)
         is_term = np.ones(len(words), np.bool_)
         is_term[at] = is_term[at + 1] = False
         terms = words[is_term].astype(np.uint64)
         position = np.repeat(np.arange(len(self), len(self) + len(at), dtype=np.uint64), distinct)
         days = np.full(len(at), NO_DAY) if new.days is None else new.days
-        added = np.sort((terms >> _POSITION_SHIFT) << _TERM_SHIFT | position << _POSITION_SHIFT | terms & np.uint64(31))
+        added = (terms >> _POSITION_SHIFT) << _TERM_SHIFT | position << _POSITION_SHIFT | terms & np.uint64(31)
+        keys, new_keys = self.keys, np.sort(np.concatenate((self.new_keys, added)))
+        if len(keys) <= max(_COPIED_KEYS, _KEYS_A_NEW_ONE * len(new_keys)):
+            # Much faster than to sort them all again.
+            keys, new_keys = np.insert(keys, keys.searchsorted(new_keys), new_keys), new_keys[:0]
         return Index(
             through_seq=through_seq,
             seqs=np.concatenate((self.seqs, new.seqs)),
             tokens=np.concatenate((self.tokens, np.minimum(new.tokens, _MOST_TOKENS).astype(np.int32))),
-            lengths=np.concatenate((self.lengths, (header >> 10).astype(np.int32))),
+            norms=np.concatenate(
+                (self.norms, SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * term_counts))
+            ),
             texts=np.concatenate((self.texts, (words[at + 1] >> 5).astype(np.int32))),
             kinds=np.concatenate((self.kinds, (header >> 6 & 3).astype(np.uint8))),
             questions=np.concatenate((self.questions, (header >> 5 & 1).astype(np.bool_))),
             days=np.concatenate((self.days, days.astype(np.int32))),
-            keys=np.insert(self.keys, self.keys.searchsorted(added), added),  # much faster than to sort them all again
+            keys=keys,
+            new_keys=new_keys,
         )
 
     def said_between(self, first_day: int, last_day: int, messages: int) -> Ints:
@@ -132,20 +151,31 @@ class Index:
     def posting_count(self, terms: Iterable[int], messages: int) -> int:
         return int(self._ranges(terms, messages)[1].sum())
 
-    def postings(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints, Ints]:
+    def postings(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints, Floats]:
         """How many of the first `messages` have each term; and, term by term, their positions and its counts there."""
         first, seen_in = self._ranges(terms, messages)
         places = (first - seen_in.cumsum() + seen_in).repeat(seen_in)
         places += np.arange(len(places))
-        every = self.keys[places]
+        every = self.keys.take(places, mode="clip")
+        if len(self.new_keys):
+            (newer,) = (places >= len(self.keys)).nonzero()
+            every[newer] = self.new_keys[places[newer] - len(self.keys)]
+            seen_in = seen_in[::2] + seen_in[1::2]
         positions = every >> _POSITION_SHIFT & np.uint64(0xFFFFFFFF)
-        return seen_in, positions.view(np.int64), (every & np.uint64(31)).view(np.int64)
+        return seen_in, positions.view(np.int64), (every & np.uint64(31)).astype(np.float64)
 
     def _ranges(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints]:
-        """Where the keys of each term begin, and how many of them are of the first `messages`."""
+        """Where the keys of each term begin, and how many of them are of the first `messages`; with new keys, these two
+        of the term's new ones follow, as if they came after all others."""
         wanted = np.fromiter(terms, np.uint64) << _TERM_SHIFT
+        last = wanted | np.uint64(messages << 5)
         first = self.keys.searchsorted(wanted)
-        return first, self.keys.searchsorted(wanted | np.uint64(messages << 5)) - first
+        seen_in = self.keys.searchsorted(last) - first
+        if not len(self.new_keys):
+            return first, seen_in
+        new = self.new_keys.searchsorted(wanted)
+        new_seen_in = self.new_keys.searchsorted(last) - new
+        return np.stack((first, new + len(self.keys)), 1).ravel(), np.stack((seen_in, new_seen_in), 1).ravel()
 
 
-EMPTY: Final = Index(0, *(np.zeros(0, kind) for kind in ("i8", "i4", "i4", "i4", "u1", "?", "i4", "u8")))
+EMPTY: Final = Index(0, *(np.zeros(0, kind) for kind in ("i8", "i4", "f8", "i4", "u1", "?", "i4", "u8", "u8")))

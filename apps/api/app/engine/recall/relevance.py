@@ -11,8 +11,8 @@ import numpy as np
 
 from app.domain.content import content_text
 from app.domain.types import Pin, Turn
-from app.engine.recall.bm25 import SATURATION, Hits, Query, rarities, search
-from app.engine.recall.index import EMPTY, Index, Packed, packed_text
+from app.engine.recall.bm25 import Hits, Query, rarities, search
+from app.engine.recall.index import EMPTY, SATURATION, Index, Packed, packed_text
 from app.engine.recall.vectors import Meaning
 
 MOST_TERMS: Final = 16_384
