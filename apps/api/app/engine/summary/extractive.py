@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Final
 
 from app.domain.extractive import READING, Reading, SourceText, gather, lasting_among
 from app.domain.frozen import replace
 from app.domain.lasting import PlacedSentence, item_of, left_out
-from app.domain.sentences import Sentence, read_sentence
+from app.domain.sentences import read_sentence
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate
@@ -21,7 +21,6 @@ _MOST_TRIES: Final = 4
 _LASTING_SHARE: Final = 0.56
 """Share of the cap that lasting items may always use: that of demands and values in a summary without a model."""
 _NOTHING_STOOD_OUT: Final = "No sentence of the earlier conversation stood out."
-_LONGEST_KEPT_CHARS: Final = 1_024
 _ITEM_TOKENS: Final = 3
 """Tokens of an item besides its text."""
 
@@ -52,16 +51,6 @@ def _previous_of(fold: Fold) -> SummaryBody | None:
     return fold.previous.body if fold.previous else None
 
 
-@lru_cache(maxsize=1024)
-def _read_kept(text: str) -> Sentence:
-    return read_sentence(text)
-
-
-def _read_item(text: str) -> Sentence:
-    """The properties of an item. Those of usual length are cached: summaries repeat items of the summaries before."""
-    return _read_kept(text) if len(text) <= _LONGEST_KEPT_CHARS else read_sentence(text)
-
-
 def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBody:
     """The summary with the user's demands, exact values and open tasks that it leaves out, of the fold and of the
     previous summary, as items marked `kept` that cite their messages. It is `body` itself if none is left out.
@@ -69,7 +58,7 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     They use the part of the cap that the model's answer leaves free; if that is small, its items are removed until they
     have `_LASTING_SHARE` of the cap. What holds until replaced precedes tasks, oldest first.
     """
-    read = cache(_read_item)
+    read = cache(read_sentence)  # models repeat items of the previous summary
     units = lasting_among(_sources_of(fold), _previous_of(fold), read)
     if not units:
         return body
