@@ -10,11 +10,11 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
-from app.domain.content import content_text, labels_of, of_one_speaker, tool_calls_from_json, with_name
+from app.domain.content import content_text, joined, labels_of, of_one_speaker, tool_calls_from_json, with_name
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingList, IncomingMessage
-from app.domain.types import Content, ContentPart, Role, ToolCall
+from app.domain.types import Content, Role, ToolCall
 
 
 @frozen
@@ -106,18 +106,6 @@ def as_one(messages: Sequence[IncomingMessage]) -> IncomingMessage:
     labels = labels_of(message.name for message in messages)
     content = joined([with_name(message.name, of_one_speaker(message.content, labels)) for message in messages])
     return replace(messages[-1], content=content, name=None)
-
-
-def joined(contents: Sequence[Content]) -> Content:
-    """Join several contents into one: texts with a blank line between them, anything else as one list of parts."""
-    if len(contents) == 1:
-        return contents[0]
-    if all(isinstance(content, str) for content in contents):
-        return "\n\n".join(map(content_text, contents))
-    parts: list[ContentPart] = []
-    for content in contents:
-        parts += [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
-    return parts
 
 
 def reply_text(content: str | Sequence[Mapping[str, Any]]) -> str:
