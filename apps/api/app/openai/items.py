@@ -77,7 +77,9 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
             thoughts_of.setdefault(len(messages) - 1, []).extend(thoughts)
         thoughts.clear()
     for at, of_message in thoughts_of.items():
-        messages[at] = _with_thoughts(messages[at], of_message)
+        text = "\n\n".join(thought.reasoning for thought in of_message if thought.reasoning)
+        blocks = tuple(block for thought in of_message for block in thought.reasoning_blocks)
+        messages[at] = replace(messages[at], reasoning=text or None, reasoning_blocks=blocks)
     return IncomingList.of(directions, messages, before, compaction)
 
 
@@ -89,18 +91,16 @@ def _add_item(messages: list[IncomingMessage], place: int, kind: str, item: Mapp
             messages.append(IncomingMessage(place, role, content))
         case "function_call":
             _add_call(messages, place, ToolCall(item["call_id"], item["name"], item["arguments"]))
-        case "custom_tool_call" | "local_shell_call":
-            _add_call(messages, place, call_of(item))
+        case "custom_tool_call":
+            _add_call(messages, place, ToolCall(item["call_id"], item["name"], arguments_of(item["input"])))
+        case "local_shell_call":
+            action = {
+                name: value for name, value in item["action"].items() if name != "type" and value not in (None, {})
+            }
+            _add_call(messages, place, ToolCall(item["call_id"], _SHELL, orjson.dumps(action).decode()))
         case _:
             call_id = item.get("call_id") or item["id"]
             messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=call_id))
-
-
-def _with_thoughts(message: IncomingMessage, thoughts: Sequence[IncomingMessage | Message]) -> IncomingMessage:
-    """The message with the reasoning of all of these, in their order."""
-    text = "\n\n".join(thought.reasoning for thought in thoughts if thought.reasoning)
-    blocks = tuple(block for thought in thoughts for block in thought.reasoning_blocks)
-    return replace(message, reasoning=text or None, reasoning_blocks=blocks)
 
 
 def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -182,9 +182,7 @@ def _thought(place: int, item: Mapping[str, Any]) -> IncomingMessage:
 
 
 def _is_block(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    fields = cast("JsonObject", value)
+    fields = cast("JsonObject", value) if isinstance(value, dict) else {}
     return isinstance(fields.get("type"), str) and all(isinstance(each, str | int) for each in fields.values())
 
 
@@ -315,21 +313,8 @@ def chat_tool(tool: Mapping[str, Any]) -> JsonObject:
 
 def client_tools(tools: Sequence[Mapping[str, Any]]) -> Mapping[str, ClientTool]:
     """The kinds of the tools that are not functions, by the name of the function that replaces them."""
-    kinds: dict[str, ClientTool] = {}
-    for tool in tools:
-        if tool["type"] == "custom":
-            kinds[tool["name"]] = "custom"
-        elif tool["type"] == _SHELL:
-            kinds[_SHELL] = _SHELL
-    return kinds
-
-
-def call_of(item: Mapping[str, Any]) -> ToolCall:
-    """The function call that replaces an item `custom_tool_call` or `local_shell_call`."""
-    if item["type"] == "custom_tool_call":
-        return ToolCall(item["call_id"], item["name"], arguments_of(item["input"]))
-    action = {name: value for name, value in item["action"].items() if name != "type" and value not in (None, {})}
-    return ToolCall(item["call_id"], _SHELL, orjson.dumps(action).decode())
+    others = [tool for tool in tools if tool["type"] in ("custom", _SHELL)]
+    return {_SHELL if tool["type"] == _SHELL else tool["name"]: tool["type"] for tool in others}
 
 
 def call_fields(kind: ClientTool | None, call: ToolCall) -> JsonObject:
