@@ -136,11 +136,8 @@ class Edge:
             log.exception("request_failed")
             if exchange.status is not None:
                 raise  # part of the answer was sent: only closing the connection can signal the error
-            await refusal(
-                scope,
-                "internal_error",
-                f"Something broke on our side. The log has it under the request id {request_id}.",
-            )(scope, receive, send_with_id)
+            detail = f"Something broke on our side. The log has it under the request id {request_id}."
+            await refusal(scope, "internal_error", detail)(scope, receive, send_with_id)
         finally:
             if exchange.problem_code is not None:
                 self.count_problem(exchange.problem_code)
@@ -154,7 +151,8 @@ class Edge:
         if b"content-length" not in exchange.headers and b"transfer-encoding" not in exchange.headers:
             await self.app(scope, receive, send)
             return
-        declared = _declared_bytes(exchange.headers)
+        length = exchange.headers.get(b"content-length", b"")
+        declared = int(length) if length.isdigit() and b"transfer-encoding" not in exchange.headers else None
         most_bytes = self.larger_bodies.get(scope["path"], self.max_body_bytes)
         if declared is not None and declared > most_bytes:
             await _refuse_unread(scope, receive, send, declared, _TooLarge(most_bytes))
@@ -172,12 +170,8 @@ class Edge:
                 held.give_back()
             await _refuse_unread(scope, receive, send, declared, error.with_traceback(None))
         except TimeoutError:
-            await refusal(
-                scope,
-                "request_timeout",
-                f"A body has {self.body_timeout_s:g} seconds, and one for each {_SLOWEST_BODY_BYTES_PER_S} bytes.",
-                {"Connection": "close"},
-            )(scope, receive, send)
+            detail = f"A body has {self.body_timeout_s:g} seconds, and one for each {_SLOWEST_BODY_BYTES_PER_S} bytes."
+            await refusal(scope, "request_timeout", detail, {"Connection": "close"})(scope, receive, send)
         except _ClientGone:
             return
         else:
@@ -228,11 +222,6 @@ def refusal(scope: Scope, code: str, detail: str, headers: Mapping[str, str] | N
     is_anthropics = any(name == b"anthropic-version" for name, _ in scope["headers"])
     path = problems.MESSAGES_PATH if is_anthropics and problems.is_openai_path(scope["path"]) else None
     return problems.answer(scope, problems.document(code, detail), headers, path=path)
-
-
-def _declared_bytes(headers: Mapping[bytes, bytes]) -> int | None:
-    value = headers.get(b"content-length", b"")
-    return int(value) if value.isdigit() and b"transfer-encoding" not in headers else None
 
 
 async def _read(
