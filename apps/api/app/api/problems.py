@@ -201,8 +201,7 @@ def status_of(problem: JsonObject) -> int:
         case {"code": "provider_error", "kind": "refused", "provider_status": 400 | 422}:
             return 400
         case _:
-            pass
-    return _kind_of(problem["code"]).vendor_status or problem["status"]
+            return _kind_of(problem["code"]).vendor_status or problem["status"]
 
 
 def error_of(path: str, problem: JsonObject) -> JsonObject:

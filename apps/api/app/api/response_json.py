@@ -307,7 +307,7 @@ class ResponseForm:
         self._open = kind
         item = self._item("")
         yield self._item_event("added", item | {"content": []})
-        yield self._part_event("added", item["id"], item["content"][0])
+        yield self._part_event("added", item)
 
     def _close(self, status: Literal["completed", "incomplete"] = "completed") -> Iterable[bytes]:
         if self._open is None:
@@ -315,7 +315,7 @@ class ResponseForm:
         text = "".join(self._texts)
         item = self._item(text, status)
         yield self._text_event("done", **{_TEXTS[self._open][1]: text})
-        yield self._part_event("done", item["id"], item["content"][0])
+        yield self._part_event("done", item)
         yield from self._item_done(item)
         self._open, self._texts = None, []
 
@@ -352,8 +352,9 @@ class ResponseForm:
     def _item_event(self, what: str, item: JsonObject) -> bytes:
         return self._event(f"response.output_item.{what}", output_index=len(self._done), item=item)
 
-    def _part_event(self, what: str, item_id: str, part: JsonObject) -> bytes:
-        return self._event(f"response.content_part.{what}", **self._at(item_id), content_index=0, part=part)
+    def _part_event(self, what: str, item: JsonObject) -> bytes:
+        name = f"response.content_part.{what}"
+        return self._event(name, **self._at(item["id"]), content_index=0, part=item["content"][0])
 
     def _response(self, reply: ResponseOutcome) -> JsonObject:
         return response_json(self.form, self._ref, self.created_at, reply)

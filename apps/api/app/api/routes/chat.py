@@ -233,11 +233,8 @@ class ChatForm:
 
     def reply(self, outcome: TurnOutcome) -> JsonObject:
         """The members of a choice that have the model's reply."""
-        calls = outcome.completion.tool_calls
-        message: JsonObject = {"role": "assistant", **_content(outcome)}
-        if calls:
-            message["tool_calls"] = list(map(self._call, calls))
-        return {"message": message}
+        calls = list(map(self._call, outcome.completion.tool_calls))
+        return {"message": {"role": "assistant", **_content(outcome), **({"tool_calls": calls} if calls else {})}}
 
     def _call(self, call: ToolCall) -> JsonObject:
         return custom_call_json(call) if call.name in self._custom_names else tool_call_json(call)

@@ -362,14 +362,10 @@ class MessageForm:
             yield from self._close(block.get("signature", UNSIGNED))
             return
         yield self._start(kind, block)
-        match kind:
-            case "tool_use":
-                yield self._delta({"type": "input_json_delta", "partial_json": orjson.dumps(block["input"]).decode()})
-            case "compaction":
-                shown = {name: block[name] for name in ("content", "encrypted_content")}
-                yield self._delta({"type": "compaction_delta", **shown})
-            case _:
-                pass
+        if kind == "tool_use":
+            yield self._delta({"type": "input_json_delta", "partial_json": orjson.dumps(block["input"]).decode()})
+        elif kind == "compaction":
+            yield self._delta(block | {"type": "compaction_delta"})
         yield self._stop()
 
     def _start(self, kind: str, block: JsonObject) -> bytes:
