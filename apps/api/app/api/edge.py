@@ -300,16 +300,13 @@ class Hosts:
         if origin in self._origins:
             return None
         if site is None:
-            own = origin is None or self._is_own(origin.lower(), host.lower())
+            authority = (origin or b"").lower().partition(b"://")[2]
+            own = origin is None or authority == host.lower() or authority.partition(b":")[0] in self._named
         else:
             own = site in _OWN_SITE or _follows_link_to_page(scope, headers)
         if own:
             return None
         return "origin_not_allowed", "Browsers call this service from its own pages and those of PLIMSOLL_CORS_ORIGINS."
-
-    def _is_own(self, origin: bytes, host: bytes) -> bool:
-        authority = origin.partition(b"://")[2]
-        return authority == host or authority.partition(b":")[0] in self._named
 
 
 def _reached_by_others(host: str) -> bool:

@@ -247,7 +247,6 @@ class _ChatCall(WireCall[_Form]):
         servers name it in too many ways, and the answer is validated anyway.
         """
         request, messages, says, names = self.request, self.request.messages, error.message, error.names
-        has_schema = request.response_schema is not None
         return {
             "with_max_tokens_field": error.refuses(self.form.max_tokens_field),
             "with_reasoning": error.refuses("reasoning_content"),
@@ -265,7 +264,7 @@ class _ChatCall(WireCall[_Form]):
             "with_thinking_for_choice": self.refuses_thinking_for_choice(error),
             "with_thinking_member": self.refuses_thinking_for_choice(error),
             "with_usage": stream and names("stream_options", "include_usage"),
-            "with_schema": has_schema and (refused or names("response_format", "json_schema")),
+            "with_schema": request.response_schema is not None and (refused or names("response_format", "json_schema")),
         }
 
 

@@ -112,8 +112,7 @@ async def count_message_tokens(call: Call, body: schemas.CountIn) -> Response:
     provider's count may be called, as for a preview. Stores nothing but an embedding model's usage."""
     request = await call.aside(lambda: _request(call, body))
     if request.compaction is not None:
-        session = call.session_ref(request.compaction.session_id)
-        tokens = await count_behind(call.rt, session, request, "compaction")
+        tokens = await count_behind(call.rt, call.session_ref(request.compaction.session_id), request, "compaction")
     else:
         tokens = await count_tokens(call.rt, call.tenant_id, body.model, request.messages, request.options)
     return json_response({"input_tokens": tokens}, headers=request_id_header())
@@ -288,7 +287,6 @@ class MessageForm:
         return self._message(self.model, [block], "compaction", usage_json(made.usage, 0), {})
 
     def compacted_events(self, made: Compacted) -> Iterable[bytes]:
-        """The `message` of `compacted` as events."""
         message = self.compacted(made)
         yield from self._begin(0)
         yield from self._block(message["content"][0])
