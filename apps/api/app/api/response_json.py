@@ -87,17 +87,7 @@ def _reply(
     """The outcome of a model's reply. A reply that was cut off is incomplete, and so is its last item."""
     reason = _INCOMPLETE.get(completion.finish_reason)
     status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
-    items = reply_items(
-        ref.session_id,
-        ref.reply_seq,
-        completion.text,
-        completion.tool_calls,
-        completion.reasoning,
-        reasoning_blocks=completion.reasoning_blocks if "include" in form else None,
-        client_tools=client_tools(form["tools"]),
-        status=status,
-        is_refusal=completion.finish_reason == "refusal",
-    )
+    items = reply_items(ref, completion, client_tools(form["tools"]), status, is_sealed="include" in form)
     output = (*_compaction(form, ref, turn_seq, summary_id), *items)
     return ResponseOutcome(status, model, output, completion.usage, reason)
 
@@ -320,11 +310,9 @@ class ResponseForm:
         self._open, self._texts = None, []
 
     def _item(self, text: str, status: Literal["in_progress", "completed", "incomplete"] = "in_progress") -> JsonObject:
-        ref = self._ref
         if self._open == "reasoning":
-            sealed = () if "include" in self.form else None
-            return reasoning_item(ref.session_id, ref.reply_seq, text, sealed) | self._sealed
-        return text_item(ref.session_id, ref.reply_seq, text, status, is_refusal=self._open == "refusal")
+            return reasoning_item(self._ref, text, () if "include" in self.form else None) | self._sealed
+        return text_item(self._ref, text, status, is_refusal=self._open == "refusal")
 
     def _text_event(self, what: str, **fields: object) -> bytes:
         assert self._open is not None

@@ -11,7 +11,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias, cast
-from uuid import UUID
 
 import orjson
 
@@ -19,8 +18,8 @@ from app.domain.content import arguments_of, call_input, content_text, custom_in
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import replace
 from app.domain.incoming import Compaction, IncomingList, IncomingMessage, read_handle
-from app.domain.responses import item_id
-from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
+from app.domain.responses import ResponseRef, item_id
+from app.domain.types import Completion, Content, ContentPart, JsonObject, Message, Role, SessionId, ToolCall
 from app.openai.chat_messages import reply_text
 
 _REFERENCE = "item_reference"
@@ -116,12 +115,13 @@ def joined_directions(known: str | None, directions: Sequence[str]) -> str | Non
     return "\n\n".join([known, *new] if known else new) or None
 
 
-def message_items(session_id: UUID, message: Message) -> list[JsonObject]:
+def message_items(session_id: SessionId, message: Message) -> list[JsonObject]:
     """The items of a message, in order. All have the status `completed`."""
     match message.role:
         case "assistant":
             text = message.content if isinstance(message.content, str) else None
-            return reply_items(session_id, message.seq, text, message.tool_calls, message.reasoning)
+            reply = Completion(text, "stop", None, message.tool_calls, message.reasoning)
+            return reply_items(ResponseRef(session_id, message.seq), reply)
         case "tool":
             output = message.content if isinstance(message.content, str) else _item_parts(message.content)
             answer = {"type": "function_call_output", "call_id": message.tool_call_id, "output": output}
@@ -132,36 +132,35 @@ def message_items(session_id: UUID, message: Message) -> list[JsonObject]:
 
 
 def reply_items(
-    session_id: UUID,
-    seq: int,
-    text: str | None,
-    calls: Sequence[ToolCall],
-    reasoning: str | None,
-    *,
-    reasoning_blocks: Sequence[JsonObject] | None = None,
+    ref: ResponseRef,
+    reply: Completion,
     client_tools: Mapping[str, ClientTool] = _NO_CLIENT_TOOLS,
     status: Literal["completed", "incomplete"] = "completed",
-    is_refusal: bool = False,
+    *,
+    is_sealed: bool = False,
 ) -> list[JsonObject]:
     """The items of a reply: its reasoning, its text unless it only made calls, and its calls, by kind of tool. The last
-    one has the status. The reasoning is also sealed if its blocks are given."""
+    one has the status. With `is_sealed` the reasoning is also sealed, with its blocks."""
     items: list[JsonObject] = []
-    if reasoning or reasoning_blocks:
-        items.append(reasoning_item(session_id, seq, reasoning or "", reasoning_blocks))
-    if text or not calls:
-        items.append(text_item(session_id, seq, text or "", "completed", is_refusal=is_refusal))
-    for place, call in enumerate(calls):
-        items.append({"id": item_id("fc", session_id, seq, place), **call_fields(client_tools.get(call.name), call)})
+    blocks = reply.reasoning_blocks if is_sealed else None
+    if reply.reasoning or blocks:
+        items.append(reasoning_item(ref, reply.reasoning or "", blocks))
+    if reply.text or not reply.tool_calls:
+        is_refusal = reply.finish_reason == "refusal"
+        items.append(text_item(ref, reply.text or "", "completed", is_refusal=is_refusal))
+    for place, call in enumerate(reply.tool_calls):
+        call_id = item_id("fc", ref.session_id, ref.reply_seq, place)
+        items.append({"id": call_id, **call_fields(client_tools.get(call.name), call)})
     items[-1]["status"] = status
     return items
 
 
-def reasoning_item(session_id: UUID, seq: int, text: str, blocks: Sequence[JsonObject] | None = None) -> JsonObject:
+def reasoning_item(ref: ResponseRef, text: str, blocks: Sequence[JsonObject] | None) -> JsonObject:
     """Reasoning as the model returned it. `summary` is empty: it is for models that return a digest. With `blocks` it
     also has both in `encrypted_content`, which clients of stateless requests return; it is encoded, not encrypted."""
     sealed = None if blocks is None else b64encode(orjson.dumps([text, blocks])).decode()
     return {
-        "id": item_id("rs", session_id, seq),
+        "id": item_id("rs", ref.session_id, ref.reply_seq),
         "type": "reasoning",
         "summary": [],
         "content": [{"type": "reasoning_text", "text": text}],
@@ -187,16 +186,11 @@ def _is_block(value: Any) -> bool:
 
 
 def text_item(
-    session_id: UUID,
-    seq: int,
-    text: str,
-    status: Literal["in_progress", "completed", "incomplete"],
-    *,
-    is_refusal: bool = False,
+    ref: ResponseRef, text: str, status: Literal["in_progress", "completed", "incomplete"], *, is_refusal: bool
 ) -> JsonObject:
     said: JsonObject = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {
-        "id": item_id("msg", session_id, seq),
+        "id": item_id("msg", ref.session_id, ref.reply_seq),
         "type": "message",
         "role": "assistant",
         "status": status,
