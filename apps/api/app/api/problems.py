@@ -132,8 +132,7 @@ def answer(
     else:
         return Response(orjson.dumps(problem), problem["status"], headers, PROBLEM_JSON)
     code = _code(problem, status_of(problem))
-    should_retry = code == _RATE_LIMITED or _kind_of(code).should_retry
-    retry = {} if should_retry else {"x-should-retry": "false"}
+    retry = {} if code == _RATE_LIMITED or _kind_of(code).should_retry else {"x-should-retry": "false"}
     return Response(orjson.dumps(body), status_of(problem), {**(headers or {}), **own, **retry}, "application/json")
 
 

@@ -59,8 +59,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
             kept.append(IncomingMessage(place, "assistant", text, calls, name=name, said_at=said_at))
         elif role == "tool":
             # Some clients send a name here. It is the function's, so it is not kept.
-            call_id = message["tool_call_id"]
-            kept.append(IncomingMessage(place, "tool", content, tool_call_id=call_id, said_at=said_at))
+            kept.append(IncomingMessage(place, "tool", content, tool_call_id=message["tool_call_id"], said_at=said_at))
         else:
             kept.append(IncomingMessage(place, "user", content, name=name, said_at=said_at))
     return IncomingList.of(directions, kept)

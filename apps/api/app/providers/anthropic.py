@@ -90,9 +90,8 @@ class AnthropicProvider(RemoteModel[_Form]):
         body = self._wire_call(request).fields()
         counted = json_bytes({name: body[name] for name in _COUNTED if name in body})
         url = messages_url(self._entry, "/count_tokens")
-        timeout_s = min(_COUNTING_TIMEOUT_S, self._entry.timeout_s)
         try:
-            answer = await self._look_up(url, counted, timeout_s=timeout_s)
+            answer = await self._look_up(url, counted, timeout_s=min(_COUNTING_TIMEOUT_S, self._entry.timeout_s))
         except ProviderError as error:
             if error.status not in _NO_SUCH_ENDPOINT:
                 raise

@@ -56,13 +56,15 @@ def _said(message: JsonObject) -> tuple[str, str, bool]:
     """Text and reasoning of a message, or of a piece of one, not yet storable; and whether the text is a refusal."""
     text, thinking = content_of(message.get("content"))
     refusal = message.get("refusal")
-    is_refusal = not text and isinstance(refusal, str) and bool(refusal)
+    is_refusal = False
+    if not text and isinstance(refusal, str) and refusal:
+        text, is_refusal = refusal, True
     details = map(fields_of, list_of(message.get("reasoning_details")))  # MiniMax has only these
     texts = [detail.get("text") or detail.get("summary") for detail in details]
     in_details = "".join(text for text in texts if isinstance(text, str))
     named = message.get("reasoning_content"), message.get("reasoning"), in_details
     reasoning = next((value for value in named if isinstance(value, str) and value), thinking)
-    return refusal if is_refusal else text, reasoning, is_refusal
+    return text, reasoning, is_refusal
 
 
 def _called(message: JsonObject) -> Any:

@@ -171,8 +171,7 @@ def recognizable(call: Call, request: ChatRequest, conversation: str | None = No
     instructions = joined_directions(request.options.instructions, request.directions)
     key = (call.exchange.credential or b"").decode("latin-1")
     own = (instructions,) if conversation is None else (None, conversation)
-    owner = (call.tenant_id, key, request.model_alias, *own)
-    known = known_list(owner, request.messages)
+    known = known_list((call.tenant_id, key, request.model_alias, *own), request.messages)
     return replace(request, known=known, options=replace(request.options, list_sha256=known.whole))
 
 
