@@ -52,10 +52,9 @@ class Connections:
         """Counts a new connection. Returns False if the limit is reached and every connection has an active request."""
         if self._of_address[new.address] >= self._most_per_address:
             admitted = self._make_room(new, new.address)
-        elif self._count >= min(self._most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2):
-            admitted = self._make_room(new, None)
         else:
-            admitted = True
+            most = min(self._most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+            admitted = self._count < most or self._make_room(new, None)
         if admitted:
             self._count += 1
             self._of_address[new.address] += 1

@@ -189,9 +189,7 @@ def _arguments(function: dict[str, Any]) -> str:
 def _outputs(message: IncomingMessage, calls: Sequence[ToolCall]) -> list[IncomingMessage]:
     """The outputs of the calls, and the user's next task if it follows in the same text."""
     observed, next_task, task = content_text(message.content).rpartition(_NEXT_TASK)
-    if not next_task:
-        observed, task = task, ""
-    texts = [observed.removeprefix("Observation:\n"), *[_ELSEWHERE] * (len(calls) - 1)]
+    texts = [(observed if next_task else task).removeprefix("Observation:\n"), *[_ELSEWHERE] * (len(calls) - 1)]
     found = [
         replace(message, role="tool", content=text, tool_call_id=call.id, name=None)
         for call, text in zip(calls, texts, strict=True)

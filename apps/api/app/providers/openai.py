@@ -318,8 +318,7 @@ def _with_short_ids(message: PromptMessage) -> PromptMessage:
     """A message with ids of tool calls as Mistral makes them, which no server refuses. Others are converted, each time
     alike."""
     if "tool_calls" in message:
-        calls = [{**call, "id": _short_id(call["id"])} for call in message["tool_calls"]]
-        return {**message, "tool_calls": calls}
+        return {**message, "tool_calls": [{**call, "id": _short_id(call["id"])} for call in message["tool_calls"]]}
     return {**message, "tool_call_id": _short_id(message["tool_call_id"])} if "tool_call_id" in message else message
 
 

@@ -183,11 +183,9 @@ def _tool(tool: JsonObject) -> ToolDefinition:
 
 def _tool_choice(body: schemas.PromptIn) -> str | JsonObject | None:
     choice = body.tool_choice
-    if choice is None:
-        return None
-    if not isinstance(choice, schemas.ToolByName):
-        return _CHOICES[choice.type]
-    return {"type": "function", "function": {"name": choice.name}}
+    if isinstance(choice, schemas.ToolByName):
+        return {"type": "function", "function": {"name": choice.name}}
+    return choice and _CHOICES[choice.type]
 
 
 def _chat_options(raw: JsonObject, body: schemas.PromptIn) -> JsonObject:

@@ -318,6 +318,7 @@ def _conversation(body: schemas.ResponseIn) -> SessionId | None:
 
 def _chat_options(raw: JsonObject, body: schemas.ResponseIn) -> JsonObject:
     """The options of a body, by their names in chat completions."""
+    text: JsonObject = raw.get("text") or {}
     return {
         "temperature": body.temperature,
         "top_p": body.top_p,
@@ -325,7 +326,7 @@ def _chat_options(raw: JsonObject, body: schemas.ResponseIn) -> JsonObject:
         "service_tier": body.service_tier,
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
         "verbosity": body.text.verbosity if body.text else None,
-        "response_format": _response_format((raw.get("text") or {}).get("format")),
+        "response_format": _response_format(text.get("format")),
     }
 
 
