@@ -117,10 +117,9 @@ async def post_regenerate(
     work = partial(regenerate_turn, call.rt, call.tenant_id, prepared)
     try:
         return await _answer(call, work, TurnForm(call, made), stream=body.stream)
-    except InvalidRequest:
-        raise
     except PlimsollError as error:
-        if isinstance(error, LimitExceeded) and not await has_session(call.rt, call.session_ref(made.id)):
+        is_erased = isinstance(error, LimitExceeded) and not await has_session(call.rt, call.session_ref(made.id))
+        if is_erased or isinstance(error, InvalidRequest):
             raise
         problem = problems.document_of(error) | {"session_id": str(made.id)}
         return problems.answer(call.scope, problem, problems.headers_of(error))
