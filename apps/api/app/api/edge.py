@@ -202,7 +202,7 @@ async def _refuse_unread(
     await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
     await send({"type": "http.response.body", "body": answer.body, "more_body": True})
     drained = 0
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(_DRAINING_S):
             while drained <= _DRAINED_BYTES:
                 message = await receive()
@@ -211,8 +211,6 @@ async def _refuse_unread(
                 drained += len(message.get("body", b""))
                 if not message.get("more_body", False):
                     break
-    except TimeoutError:
-        pass
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -14,7 +14,7 @@ from app.domain.content import content_text, joined, labels_of, of_one_speaker, 
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingList, IncomingMessage
-from app.domain.types import Content, Role, ToolCall
+from app.domain.types import Content, ToolCall
 
 
 @frozen
@@ -88,12 +88,10 @@ def check_pairing(messages: Sequence[IncomingMessage], *, may_end_open: bool = F
 def cut_turns(messages: Sequence[IncomingMessage]) -> tuple[IncomingTurn, ...]:
     """Cuts messages into turns: each begins with a user message, and none is empty."""
     turns: list[list[IncomingMessage]] = []
-    previous: Role | None = None
-    for message in messages:
-        if not turns or (message.role == "user" and previous != "user"):
+    for message, previous in zip(messages, (None, *messages), strict=False):
+        if previous is None or (message.role == "user" and previous.role != "user"):
             turns.append([])
         turns[-1].append(message)
-        previous = message.role
     return tuple(IncomingTurn(tuple(turn)) for turn in turns)
 
 
