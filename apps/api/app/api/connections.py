@@ -52,10 +52,9 @@ class Connections:
         """Counts a new connection. Returns False if the limit is reached and every connection has an active request."""
         if self._of_address[new.address] >= self._most_per_address:
             admitted = self._make_room(new, new.address)
-        elif self._count >= min(self._most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2):
-            admitted = self._make_room(new, None)
         else:
-            admitted = True
+            most = min(self._most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+            admitted = self._count < most or self._make_room(new, None)
         if admitted:
             self._count += 1
             self._of_address[new.address] += 1
@@ -145,8 +144,8 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         # A head that begins and ends in one slice is no larger than a slice.
-        too_large = not self._moved_on and _size(self.url, self.headers) > MAX_HEAD_BYTES
-        if too_large or len(self.headers) > MAX_HEADERS:
+        head_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if (head_bytes > MAX_HEAD_BYTES and not self._moved_on) or len(self.headers) > MAX_HEADERS:
             self._refuse_head()
             raise ValueError("the head is too large")  # stops the parser
         self._head_begun = False
@@ -221,10 +220,6 @@ class Connection(HttpToolsProtocol):
             b"%scontent-type: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
             % (STATUS_LINE[problem["status"]], problems.PROBLEM_JSON.encode(), len(body), body)
         )
-
-
-def _size(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
-    return len(url) + sum(len(name) + len(value) + 4 for name, value in headers)
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

@@ -136,11 +136,8 @@ class Edge:
             log.exception("request_failed")
             if exchange.status is not None:
                 raise  # part of the answer was sent: only closing the connection can signal the error
-            await refusal(
-                scope,
-                "internal_error",
-                f"Something broke on our side. The log has it under the request id {request_id}.",
-            )(scope, receive, send_with_id)
+            detail = f"Something broke on our side. The log has it under the request id {request_id}."
+            await refusal(scope, "internal_error", detail)(scope, receive, send_with_id)
         finally:
             if exchange.problem_code is not None:
                 self.count_problem(exchange.problem_code)
@@ -154,7 +151,8 @@ class Edge:
         if b"content-length" not in exchange.headers and b"transfer-encoding" not in exchange.headers:
             await self.app(scope, receive, send)
             return
-        declared = _declared_bytes(exchange.headers)
+        length = exchange.headers.get(b"content-length", b"")
+        declared = int(length) if length.isdigit() and b"transfer-encoding" not in exchange.headers else None
         most_bytes = self.larger_bodies.get(scope["path"], self.max_body_bytes)
         if declared is not None and declared > most_bytes:
             await _refuse_unread(scope, receive, send, declared, _TooLarge(most_bytes))
@@ -172,12 +170,8 @@ class Edge:
                 held.give_back()
             await _refuse_unread(scope, receive, send, declared, error.with_traceback(None))
         except TimeoutError:
-            await refusal(
-                scope,
-                "request_timeout",
-                f"A body has {self.body_timeout_s:g} seconds, and one for each {_SLOWEST_BODY_BYTES_PER_S} bytes.",
-                {"Connection": "close"},
-            )(scope, receive, send)
+            detail = f"A body has {self.body_timeout_s:g} seconds, and one for each {_SLOWEST_BODY_BYTES_PER_S} bytes."
+            await refusal(scope, "request_timeout", detail, {"Connection": "close"})(scope, receive, send)
         except _ClientGone:
             return
         else:
@@ -208,7 +202,7 @@ async def _refuse_unread(
     await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
     await send({"type": "http.response.body", "body": answer.body, "more_body": True})
     drained = 0
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(_DRAINING_S):
             while drained <= _DRAINED_BYTES:
                 message = await receive()
@@ -217,8 +211,6 @@ async def _refuse_unread(
                 drained += len(message.get("body", b""))
                 if not message.get("more_body", False):
                     break
-    except TimeoutError:
-        pass
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -228,11 +220,6 @@ def refusal(scope: Scope, code: str, detail: str, headers: Mapping[str, str] | N
     is_anthropics = any(name == b"anthropic-version" for name, _ in scope["headers"])
     path = problems.MESSAGES_PATH if is_anthropics and problems.is_openai_path(scope["path"]) else None
     return problems.answer(scope, problems.document(code, detail), headers, path=path)
-
-
-def _declared_bytes(headers: Mapping[bytes, bytes]) -> int | None:
-    value = headers.get(b"content-length", b"")
-    return int(value) if value.isdigit() and b"transfer-encoding" not in headers else None
 
 
 async def _read(
@@ -311,16 +298,13 @@ class Hosts:
         if origin in self._origins:
             return None
         if site is None:
-            own = origin is None or self._is_own(origin.lower(), host.lower())
+            authority = (origin or b"").lower().partition(b"://")[2]
+            own = origin is None or authority == host.lower() or authority.partition(b":")[0] in self._named
         else:
             own = site in _OWN_SITE or _follows_link_to_page(scope, headers)
         if own:
             return None
         return "origin_not_allowed", "Browsers call this service from its own pages and those of PLIMSOLL_CORS_ORIGINS."
-
-    def _is_own(self, origin: bytes, host: bytes) -> bool:
-        authority = origin.partition(b"://")[2]
-        return authority == host or authority.partition(b":")[0] in self._named
 
 
 def _reached_by_others(host: str) -> bool:

@@ -36,15 +36,15 @@ DEFAULT_LIMIT = 50
 
 
 _QUESTION: Final = {"role": "user", "content": "My name is Anna. What is in Bergen?"}
-_CALL_OUTPUT: Final = {"tool_call_id": "call_1", "content": "12 degrees, rain"}
+_PAST: Final = [_QUESTION, {"role": "assistant", "content": "The fish market."}]
 
 EXAMPLES: Final[Mapping[str, JsonObject]] = {
     "create_session": {"room_goal": "Plan a trip to Norway", "policy": {"preset": "guarded"}},
     "change_session": {"metadata": {"title": "Norway"}},
     "fork_session": {},
-    "import_session": {"messages": [_QUESTION, {"role": "assistant", "content": "The fish market."}]},
+    "import_session": {"messages": _PAST},
     "post_turn": {"content": "My name is Anna. What is in Bergen?"},
-    "post_tool_outputs": {"outputs": [_CALL_OUTPUT]},
+    "post_tool_outputs": {"outputs": [{"tool_call_id": "call_1", "content": "12 degrees, rain"}]},
     "regenerate_turn": {"max_output_tokens": 500},
     "preview_turn": {"content": "And in Oslo?"},
     "summarize_now": {"focus": "Dates and prices"},
@@ -57,10 +57,7 @@ EXAMPLES: Final[Mapping[str, JsonObject]] = {
     "count_message_tokens": {"model": "offline", "messages": [_QUESTION]},
     "create_response": {"model": "offline", "input": "What is in Bergen?"},
     "count_input_tokens": {"model": "offline", "input": "What is in Bergen?"},
-    "compact_response": {
-        "model": "offline",
-        "input": [_QUESTION, {"role": "assistant", "content": "The fish market."}],
-    },
+    "compact_response": {"model": "offline", "input": _PAST},
     "create_conversation": {"items": [_QUESTION]},
     "change_conversation": {"metadata": {"title": "Norway"}},
     "create_conversation_items": {"items": [_QUESTION]},

@@ -132,8 +132,7 @@ def answer(
     else:
         return Response(orjson.dumps(problem), problem["status"], headers, PROBLEM_JSON)
     code = _code(problem, status_of(problem))
-    should_retry = code == _RATE_LIMITED or _kind_of(code).should_retry
-    retry = {} if should_retry else {"x-should-retry": "false"}
+    retry = {} if code == _RATE_LIMITED or _kind_of(code).should_retry else {"x-should-retry": "false"}
     return Response(orjson.dumps(body), status_of(problem), {**(headers or {}), **own, **retry}, "application/json")
 
 
@@ -201,8 +200,7 @@ def status_of(problem: JsonObject) -> int:
         case {"code": "provider_error", "kind": "refused", "provider_status": 400 | 422}:
             return 400
         case _:
-            pass
-    return _kind_of(problem["code"]).vendor_status or problem["status"]
+            return _kind_of(problem["code"]).vendor_status or problem["status"]
 
 
 def error_of(path: str, problem: JsonObject) -> JsonObject:

@@ -87,17 +87,7 @@ def _reply(
     """The outcome of a model's reply. A reply that was cut off is incomplete, and so is its last item."""
     reason = _INCOMPLETE.get(completion.finish_reason)
     status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
-    items = reply_items(
-        ref.session_id,
-        ref.reply_seq,
-        completion.text,
-        completion.tool_calls,
-        completion.reasoning,
-        reasoning_blocks=completion.reasoning_blocks if "include" in form else None,
-        client_tools=client_tools(form["tools"]),
-        status=status,
-        is_refusal=completion.finish_reason == "refusal",
-    )
+    items = reply_items(ref, completion, client_tools(form["tools"]), status, is_sealed="include" in form)
     output = (*_compaction(form, ref, turn_seq, summary_id), *items)
     return ResponseOutcome(status, model, output, completion.usage, reason)
 
@@ -307,7 +297,7 @@ class ResponseForm:
         self._open = kind
         item = self._item("")
         yield self._item_event("added", item | {"content": []})
-        yield self._part_event("added", item["id"], item["content"][0])
+        yield self._part_event("added", item)
 
     def _close(self, status: Literal["completed", "incomplete"] = "completed") -> Iterable[bytes]:
         if self._open is None:
@@ -315,16 +305,14 @@ class ResponseForm:
         text = "".join(self._texts)
         item = self._item(text, status)
         yield self._text_event("done", **{_TEXTS[self._open][1]: text})
-        yield self._part_event("done", item["id"], item["content"][0])
+        yield self._part_event("done", item)
         yield from self._item_done(item)
         self._open, self._texts = None, []
 
     def _item(self, text: str, status: Literal["in_progress", "completed", "incomplete"] = "in_progress") -> JsonObject:
-        ref = self._ref
         if self._open == "reasoning":
-            sealed = () if "include" in self.form else None
-            return reasoning_item(ref.session_id, ref.reply_seq, text, sealed) | self._sealed
-        return text_item(ref.session_id, ref.reply_seq, text, status, is_refusal=self._open == "refusal")
+            return reasoning_item(self._ref, text, () if "include" in self.form else None) | self._sealed
+        return text_item(self._ref, text, status, is_refusal=self._open == "refusal")
 
     def _text_event(self, what: str, **fields: object) -> bytes:
         assert self._open is not None
@@ -352,8 +340,9 @@ class ResponseForm:
     def _item_event(self, what: str, item: JsonObject) -> bytes:
         return self._event(f"response.output_item.{what}", output_index=len(self._done), item=item)
 
-    def _part_event(self, what: str, item_id: str, part: JsonObject) -> bytes:
-        return self._event(f"response.content_part.{what}", **self._at(item_id), content_index=0, part=part)
+    def _part_event(self, what: str, item: JsonObject) -> bytes:
+        name = f"response.content_part.{what}"
+        return self._event(name, **self._at(item["id"]), content_index=0, part=item["content"][0])
 
     def _response(self, reply: ResponseOutcome) -> JsonObject:
         return response_json(self.form, self._ref, self.created_at, reply)

@@ -87,8 +87,7 @@ async def answer_turn(
     cancels = call.service.cancel_on_disconnect and not background
     streamed = _Stream(call, work, form, cancels_on_disconnect=cancels)
     await streamed.begun(0 if background or cancels else min(held_s, call.service.heartbeat_s))
-    headers = {**STREAM_HEADERS, **form.headers}
-    return ClosingResponse(streamed.events(), EVENT_STREAM, headers)
+    return ClosingResponse(streamed.events(), EVENT_STREAM, {**STREAM_HEADERS, **form.headers})
 
 
 def events_response(events: Iterable[bytes], headers: Mapping[str, str]) -> Response:
@@ -165,14 +164,11 @@ class _Stream:
                 return
             self._early.append(event)
             if event.name == "turn.created":
-                turn: JsonObject = event.data["turn"]
-                self._call.note(turn_id=str(turn["id"]))
-                self._turn = turn
-            if event.name == "output.delta":
+                self._turn = event.data["turn"]
+                self._call.note(turn_id=str(event.data["turn"]["id"]))
+            elif event.name == "output.delta" or not held_s:
                 return
-            if event.name == "context.assembled":
-                if not held_s:
-                    return
+            else:
                 wait_s = held_s
 
     async def events(self) -> AsyncGenerator[bytes]:

@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 import orjson
 
-from app.domain.types import Content, JsonObject, PromptMessage, ToolCall, ToolDefinition
+from app.domain.types import Content, ContentPart, JsonObject, PromptMessage, ToolCall, ToolDefinition
 
 _MOST_NESTING = 200
 """Deepest nesting of a call's input in an answer, which adds levels around it: orjson reads 1,024 and writes 254."""
@@ -68,6 +68,18 @@ def content_text(content: Content) -> str:
     return "\n".join(
         str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]" for part in content
     )
+
+
+def joined(contents: Sequence[Content]) -> Content:
+    """Join several contents into one: texts with a blank line between them, anything else as one list of parts."""
+    if len(contents) == 1:
+        return contents[0]
+    if all(isinstance(content, str) for content in contents):
+        return "\n\n".join(map(content_text, contents))
+    parts: list[ContentPart] = []
+    for content in contents:
+        parts += [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
+    return parts
 
 
 def named(name: str | None, text: str) -> str:

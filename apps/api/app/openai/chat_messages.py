@@ -10,11 +10,11 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
-from app.domain.content import content_text, labels_of, of_one_speaker, tool_calls_from_json, with_name
+from app.domain.content import content_text, joined, labels_of, of_one_speaker, tool_calls_from_json, with_name
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingList, IncomingMessage
-from app.domain.types import Content, ContentPart, Role, ToolCall
+from app.domain.types import Content, ToolCall
 
 
 @frozen
@@ -59,8 +59,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
             kept.append(IncomingMessage(place, "assistant", text, calls, name=name, said_at=said_at))
         elif role == "tool":
             # Some clients send a name here. It is the function's, so it is not kept.
-            call_id = message["tool_call_id"]
-            kept.append(IncomingMessage(place, "tool", content, tool_call_id=call_id, said_at=said_at))
+            kept.append(IncomingMessage(place, "tool", content, tool_call_id=message["tool_call_id"], said_at=said_at))
         else:
             kept.append(IncomingMessage(place, "user", content, name=name, said_at=said_at))
     return IncomingList.of(directions, kept)
@@ -89,12 +88,10 @@ def check_pairing(messages: Sequence[IncomingMessage], *, may_end_open: bool = F
 def cut_turns(messages: Sequence[IncomingMessage]) -> tuple[IncomingTurn, ...]:
     """Cuts messages into turns: each begins with a user message, and none is empty."""
     turns: list[list[IncomingMessage]] = []
-    previous: Role | None = None
-    for message in messages:
-        if not turns or (message.role == "user" and previous != "user"):
+    for message, previous in zip(messages, (None, *messages), strict=False):
+        if previous is None or (message.role == "user" and previous.role != "user"):
             turns.append([])
         turns[-1].append(message)
-        previous = message.role
     return tuple(IncomingTurn(tuple(turn)) for turn in turns)
 
 
@@ -106,18 +103,6 @@ def as_one(messages: Sequence[IncomingMessage]) -> IncomingMessage:
     labels = labels_of(message.name for message in messages)
     content = joined([with_name(message.name, of_one_speaker(message.content, labels)) for message in messages])
     return replace(messages[-1], content=content, name=None)
-
-
-def joined(contents: Sequence[Content]) -> Content:
-    """Join several contents into one: texts with a blank line between them, anything else as one list of parts."""
-    if len(contents) == 1:
-        return contents[0]
-    if all(isinstance(content, str) for content in contents):
-        return "\n\n".join(map(content_text, contents))
-    parts: list[ContentPart] = []
-    for content in contents:
-        parts += [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
-    return parts
 
 
 def reply_text(content: str | Sequence[Mapping[str, Any]]) -> str:
@@ -202,9 +187,7 @@ def _arguments(function: dict[str, Any]) -> str:
 def _outputs(message: IncomingMessage, calls: Sequence[ToolCall]) -> list[IncomingMessage]:
     """The outputs of the calls, and the user's next task if it follows in the same text."""
     observed, next_task, task = content_text(message.content).rpartition(_NEXT_TASK)
-    if not next_task:
-        observed, task = task, ""
-    texts = [observed.removeprefix("Observation:\n"), *[_ELSEWHERE] * (len(calls) - 1)]
+    texts = [(observed if next_task else task).removeprefix("Observation:\n"), *[_ELSEWHERE] * (len(calls) - 1)]
     found = [
         replace(message, role="tool", content=text, tool_call_id=call.id, name=None)
         for call, text in zip(calls, texts, strict=True)

@@ -11,7 +11,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias, cast
-from uuid import UUID
 
 import orjson
 
@@ -19,8 +18,8 @@ from app.domain.content import arguments_of, call_input, content_text, custom_in
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import replace
 from app.domain.incoming import Compaction, IncomingList, IncomingMessage, read_handle
-from app.domain.responses import item_id
-from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
+from app.domain.responses import ResponseRef, item_id
+from app.domain.types import Completion, Content, ContentPart, JsonObject, Message, Role, SessionId, ToolCall
 from app.openai.chat_messages import reply_text
 
 _REFERENCE = "item_reference"
@@ -77,7 +76,9 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
             thoughts_of.setdefault(len(messages) - 1, []).extend(thoughts)
         thoughts.clear()
     for at, of_message in thoughts_of.items():
-        messages[at] = _with_thoughts(messages[at], of_message)
+        text = "\n\n".join(thought.reasoning for thought in of_message if thought.reasoning)
+        blocks = tuple(block for thought in of_message for block in thought.reasoning_blocks)
+        messages[at] = replace(messages[at], reasoning=text or None, reasoning_blocks=blocks)
     return IncomingList.of(directions, messages, before, compaction)
 
 
@@ -89,18 +90,16 @@ def _add_item(messages: list[IncomingMessage], place: int, kind: str, item: Mapp
             messages.append(IncomingMessage(place, role, content))
         case "function_call":
             _add_call(messages, place, ToolCall(item["call_id"], item["name"], item["arguments"]))
-        case "custom_tool_call" | "local_shell_call":
-            _add_call(messages, place, call_of(item))
+        case "custom_tool_call":
+            _add_call(messages, place, ToolCall(item["call_id"], item["name"], arguments_of(item["input"])))
+        case "local_shell_call":
+            action = {
+                name: value for name, value in item["action"].items() if name != "type" and value not in (None, {})
+            }
+            _add_call(messages, place, ToolCall(item["call_id"], _SHELL, orjson.dumps(action).decode()))
         case _:
             call_id = item.get("call_id") or item["id"]
             messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=call_id))
-
-
-def _with_thoughts(message: IncomingMessage, thoughts: Sequence[IncomingMessage | Message]) -> IncomingMessage:
-    """The message with the reasoning of all of these, in their order."""
-    text = "\n\n".join(thought.reasoning for thought in thoughts if thought.reasoning)
-    blocks = tuple(block for thought in thoughts for block in thought.reasoning_blocks)
-    return replace(message, reasoning=text or None, reasoning_blocks=blocks)
 
 
 def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -116,12 +115,13 @@ def joined_directions(known: str | None, directions: Sequence[str]) -> str | Non
     return "\n\n".join([known, *new] if known else new) or None
 
 
-def message_items(session_id: UUID, message: Message) -> list[JsonObject]:
+def message_items(session_id: SessionId, message: Message) -> list[JsonObject]:
     """The items of a message, in order. All have the status `completed`."""
     match message.role:
         case "assistant":
             text = message.content if isinstance(message.content, str) else None
-            return reply_items(session_id, message.seq, text, message.tool_calls, message.reasoning)
+            reply = Completion(text, "stop", None, message.tool_calls, message.reasoning)
+            return reply_items(ResponseRef(session_id, message.seq), reply)
         case "tool":
             output = message.content if isinstance(message.content, str) else _item_parts(message.content)
             answer = {"type": "function_call_output", "call_id": message.tool_call_id, "output": output}
@@ -132,36 +132,35 @@ def message_items(session_id: UUID, message: Message) -> list[JsonObject]:
 
 
 def reply_items(
-    session_id: UUID,
-    seq: int,
-    text: str | None,
-    calls: Sequence[ToolCall],
-    reasoning: str | None,
-    *,
-    reasoning_blocks: Sequence[JsonObject] | None = None,
+    ref: ResponseRef,
+    reply: Completion,
     client_tools: Mapping[str, ClientTool] = _NO_CLIENT_TOOLS,
     status: Literal["completed", "incomplete"] = "completed",
-    is_refusal: bool = False,
+    *,
+    is_sealed: bool = False,
 ) -> list[JsonObject]:
     """The items of a reply: its reasoning, its text unless it only made calls, and its calls, by kind of tool. The last
-    one has the status. The reasoning is also sealed if its blocks are given."""
+    one has the status. With `is_sealed` the reasoning is also sealed, with its blocks."""
     items: list[JsonObject] = []
-    if reasoning or reasoning_blocks:
-        items.append(reasoning_item(session_id, seq, reasoning or "", reasoning_blocks))
-    if text or not calls:
-        items.append(text_item(session_id, seq, text or "", "completed", is_refusal=is_refusal))
-    for place, call in enumerate(calls):
-        items.append({"id": item_id("fc", session_id, seq, place), **call_fields(client_tools.get(call.name), call)})
+    blocks = reply.reasoning_blocks if is_sealed else None
+    if reply.reasoning or blocks:
+        items.append(reasoning_item(ref, reply.reasoning or "", blocks))
+    if reply.text or not reply.tool_calls:
+        is_refusal = reply.finish_reason == "refusal"
+        items.append(text_item(ref, reply.text or "", "completed", is_refusal=is_refusal))
+    for place, call in enumerate(reply.tool_calls):
+        call_id = item_id("fc", ref.session_id, ref.reply_seq, place)
+        items.append({"id": call_id, **call_fields(client_tools.get(call.name), call)})
     items[-1]["status"] = status
     return items
 
 
-def reasoning_item(session_id: UUID, seq: int, text: str, blocks: Sequence[JsonObject] | None = None) -> JsonObject:
+def reasoning_item(ref: ResponseRef, text: str, blocks: Sequence[JsonObject] | None) -> JsonObject:
     """Reasoning as the model returned it. `summary` is empty: it is for models that return a digest. With `blocks` it
     also has both in `encrypted_content`, which clients of stateless requests return; it is encoded, not encrypted."""
     sealed = None if blocks is None else b64encode(orjson.dumps([text, blocks])).decode()
     return {
-        "id": item_id("rs", session_id, seq),
+        "id": item_id("rs", ref.session_id, ref.reply_seq),
         "type": "reasoning",
         "summary": [],
         "content": [{"type": "reasoning_text", "text": text}],
@@ -182,23 +181,16 @@ def _thought(place: int, item: Mapping[str, Any]) -> IncomingMessage:
 
 
 def _is_block(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    fields = cast("JsonObject", value)
+    fields = cast("JsonObject", value) if isinstance(value, dict) else {}
     return isinstance(fields.get("type"), str) and all(isinstance(each, str | int) for each in fields.values())
 
 
 def text_item(
-    session_id: UUID,
-    seq: int,
-    text: str,
-    status: Literal["in_progress", "completed", "incomplete"],
-    *,
-    is_refusal: bool = False,
+    ref: ResponseRef, text: str, status: Literal["in_progress", "completed", "incomplete"], *, is_refusal: bool
 ) -> JsonObject:
     said: JsonObject = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {
-        "id": item_id("msg", session_id, seq),
+        "id": item_id("msg", ref.session_id, ref.reply_seq),
         "type": "message",
         "role": "assistant",
         "status": status,
@@ -315,21 +307,8 @@ def chat_tool(tool: Mapping[str, Any]) -> JsonObject:
 
 def client_tools(tools: Sequence[Mapping[str, Any]]) -> Mapping[str, ClientTool]:
     """The kinds of the tools that are not functions, by the name of the function that replaces them."""
-    kinds: dict[str, ClientTool] = {}
-    for tool in tools:
-        if tool["type"] == "custom":
-            kinds[tool["name"]] = "custom"
-        elif tool["type"] == _SHELL:
-            kinds[_SHELL] = _SHELL
-    return kinds
-
-
-def call_of(item: Mapping[str, Any]) -> ToolCall:
-    """The function call that replaces an item `custom_tool_call` or `local_shell_call`."""
-    if item["type"] == "custom_tool_call":
-        return ToolCall(item["call_id"], item["name"], arguments_of(item["input"]))
-    action = {name: value for name, value in item["action"].items() if name != "type" and value not in (None, {})}
-    return ToolCall(item["call_id"], _SHELL, orjson.dumps(action).decode())
+    others = [tool for tool in tools if tool["type"] in ("custom", _SHELL)]
+    return {_SHELL if tool["type"] == _SHELL else tool["name"]: tool["type"] for tool in others}
 
 
 def call_fields(kind: ClientTool | None, call: ToolCall) -> JsonObject:

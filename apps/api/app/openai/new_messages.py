@@ -190,10 +190,8 @@ def _span(tail: Sequence[IncomingMessage], message: Message) -> int:
         return 0
     wanted = _content_key(message.content)
     users = next((at for at, each in enumerate(tail) if each.role != "user"), len(tail))
-    for count in range(1, min(users, _MOST_AS_ONE) + 1):
-        if _content_key(as_one(tail[:count]).content) == wanted:
-            return count
-    return 0
+    counts = range(1, min(users, _MOST_AS_ONE) + 1)
+    return next((count for count in counts if _content_key(as_one(tail[:count]).content) == wanted), 0)
 
 
 def _key(message: IncomingMessage | Message) -> _Key:

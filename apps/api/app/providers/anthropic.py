@@ -90,9 +90,8 @@ class AnthropicProvider(RemoteModel[_Form]):
         body = self._wire_call(request).fields()
         counted = json_bytes({name: body[name] for name in _COUNTED if name in body})
         url = messages_url(self._entry, "/count_tokens")
-        timeout_s = min(_COUNTING_TIMEOUT_S, self._entry.timeout_s)
         try:
-            answer = await self._look_up(url, counted, timeout_s=timeout_s)
+            answer = await self._look_up(url, counted, timeout_s=min(_COUNTING_TIMEOUT_S, self._entry.timeout_s))
         except ProviderError as error:
             if error.status not in _NO_SUCH_ENDPOINT:
                 raise
@@ -299,12 +298,10 @@ def _tool_use_blocks(message: PromptMessage) -> list[JsonObject]:
 
 def _tool_result_block(message: PromptMessage) -> JsonObject:
     """A tool message. An empty result has no content."""
+    given = message.get("content")
+    content = given if isinstance(given, str) else _content_blocks(given)
     block: JsonObject = {"type": "tool_result", "tool_use_id": _call_id(str(message.get("tool_call_id")))}
-    content = message.get("content")
-    if isinstance(content, str):
-        return {**block, "content": content} if content else block
-    blocks = _content_blocks(content)
-    return {**block, "content": blocks} if blocks else block
+    return {**block, "content": content} if content else block
 
 
 def _call_id(identity: str) -> str:
@@ -316,10 +313,8 @@ def _call_id(identity: str) -> str:
 
 def _part_block(part: dict[str, Any]) -> JsonObject:
     match part.get("type"):
-        case "text":
-            return _text_block(str(part.get("text") or ""))
-        case "refusal":
-            return _text_block(str(part.get("refusal") or ""))
+        case "text" | "refusal" as kind:
+            return _text_block(str(part.get(kind) or ""))
         case "image_url":
             return _image_block(part.get("image_url"))
         case "file":

@@ -49,8 +49,7 @@ def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
             kept.append({name: block[name] for name in ("type", "thinking", "signature")})
         elif block.get("type") == "redacted_thinking" and "data" in block:
             kept.append({name: block[name] for name in ("type", "data")})
-    is_storable = all(value == storable(value) for block in kept for value in block.values())
-    return tuple(kept) if is_storable else ()
+    return tuple(kept) if all(value == storable(value) for block in kept for value in block.values()) else ()
 
 
 def _usage(fields: JsonObject) -> Usage | None:

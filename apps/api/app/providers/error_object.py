@@ -67,10 +67,7 @@ class ErrorObject:
 
     def names(self, *parameters: str) -> bool:
         """Whether the error is about one of these members of the request."""
-        return any(
-            self.param == parameter or re.search(rf"\b{parameter}\b", self.message) is not None
-            for parameter in parameters
-        )
+        return self.param in parameters or re.search(rf"\b(?:{'|'.join(parameters)})\b", self.message) is not None
 
     def refuses(self, parameter: str) -> bool:
         """Whether the error says that the server does not take this member of the request."""

@@ -22,6 +22,7 @@ from app.domain.content import (
     content_text,
     custom_call_json,
     is_custom,
+    joined,
     tool_name,
     with_speakers,
 )
@@ -130,10 +131,7 @@ class OpenAIProvider(RemoteModel[_Form]):
 
     def _wire_call(self, request: CompletionRequest) -> _ChatCall:
         # Details are refused because of one prompt's content; other refusals apply to the server.
-        form = self._accepted
-        if form.with_details != self._keeps_details:
-            form = replace(form, with_details=self._keeps_details)
-        return _ChatCall(request, self._entry, form)
+        return _ChatCall(request, self._entry, replace(self._accepted, with_details=self._keeps_details))
 
     @property
     def reasons_beside_tools(self) -> bool:
@@ -160,16 +158,11 @@ class _ChatCall(WireCall[_Form]):
 
     @property
     def is_ready(self) -> bool:
-        messages, form = self.request.messages, self.form
+        messages = self.request.messages
         if not isinstance(messages, JsonMessages) or messages.with_reasoning:
             return False
-        has_own_form = self._names_as_text or bool(self._custom_names())
-        return (
-            form.with_any_roles
-            and form.with_any_call_ids
-            and not has_own_form
-            and not any(_RESULT_OF_PARTS in piece for piece in messages.pieces)
-        )
+        has_own_form = self._names_as_text or self._custom_names() or not self.form.with_any_call_ids
+        return not has_own_form and not any(_RESULT_OF_PARTS in piece for piece in messages.pieces)
 
     @property
     def _names_as_text(self) -> bool:
@@ -254,7 +247,6 @@ class _ChatCall(WireCall[_Form]):
         servers name it in too many ways, and the answer is validated anyway.
         """
         request, messages, says, names = self.request, self.request.messages, error.message, error.names
-        has_schema = request.response_schema is not None
         return {
             "with_max_tokens_field": error.refuses(self.form.max_tokens_field),
             "with_reasoning": error.refuses("reasoning_content"),
@@ -272,7 +264,7 @@ class _ChatCall(WireCall[_Form]):
             "with_thinking_for_choice": self.refuses_thinking_for_choice(error),
             "with_thinking_member": self.refuses_thinking_for_choice(error),
             "with_usage": stream and names("stream_options", "include_usage"),
-            "with_schema": has_schema and (refused or names("response_format", "json_schema")),
+            "with_schema": request.response_schema is not None and (refused or names("response_format", "json_schema")),
         }
 
 
@@ -312,15 +304,13 @@ def _strict(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     sent: list[PromptMessage] = [{"role": "system", "content": text}] if leading else []
     for message in messages[len(leading) :]:
         role = "user" if message["role"] == "system" else message["role"]
-        content, before = message.get("content"), sent[-1] if sent else None
+        before = sent[-1] if sent else None
         if before is not None and (before["role"], role) == ("tool", "user"):
             sent.append({"role": "assistant", "content": _NO_ANSWER})
         if before is None or not role == before["role"] == "user":
             sent.append({**message, "role": role})
-        elif isinstance(content, str) and isinstance(before["content"], str):
-            sent[-1] = {**before, "content": "\n\n".join((before["content"], content))}
         else:
-            sent[-1] = {**before, "content": [*_parts(before["content"]), *_parts(content)]}
+            sent[-1] = {**before, "content": joined([before["content"], message.get("content")])}
     return sent
 
 
@@ -328,18 +318,13 @@ def _with_short_ids(message: PromptMessage) -> PromptMessage:
     """A message with ids of tool calls as Mistral makes them, which no server refuses. Others are converted, each time
     alike."""
     if "tool_calls" in message:
-        calls = [{**call, "id": _short_id(call["id"])} for call in message["tool_calls"]]
-        return {**message, "tool_calls": calls}
+        return {**message, "tool_calls": [{**call, "id": _short_id(call["id"])} for call in message["tool_calls"]]}
     return {**message, "tool_call_id": _short_id(message["tool_call_id"])} if "tool_call_id" in message else message
 
 
 def _short_id(identity: str) -> str:
     is_its_own = _MISTRAL_CALL_ID.fullmatch(identity)
     return identity if is_its_own else sha256(identity.encode("utf-8", "replace")).hexdigest()[:9]
-
-
-def _parts(content: Any) -> list[Any]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else list_of(content)
 
 
 def _choice(choice: str | Mapping[str, Any], custom_names: frozenset[str | None]) -> object:

@@ -132,9 +132,13 @@ class ChatAssembly(Assembly):
         if self.is_over or not data:
             return Delta()
         chunk = decode_json(event.data)
-        self.count(fields_of(chunk))
-        _check(chunk, event.name)
-        return self._take(chunk, _first_choice(chunk))
+        fields = fields_of(chunk)
+        self.count(fields)
+        if error := error_object(chunk) or (ErrorObject() if event.name == "error" else None):
+            raise StreamedError(error)
+        if not isinstance(chunk, dict):
+            raise MalformedAnswerError("a chunk of it is not a JSON object")
+        return self._take(fields, _first_choice(fields))
 
     def count(self, part: JsonObject) -> None:
         reported = part.get("usage") or fields_of(_first_choice(part)).get("usage")  # Moonshot's is within the choice
@@ -185,17 +189,6 @@ class ChatAssembly(Assembly):
 
 def _first_choice(part: JsonObject) -> JsonObject | None:
     return next((fields_of(found) for found in list_of(part.get("choices"))), None)
-
-
-def _check(chunk: Any, event_name: str) -> None:
-    """Raises `StreamedError` for an error, and `MalformedAnswerError` for what is no chunk."""
-    error = error_object(chunk)
-    if error is None and event_name == "error":
-        error = ErrorObject()
-    if error is not None:
-        raise StreamedError(error)
-    if not isinstance(chunk, dict):
-        raise MalformedAnswerError("a chunk of it is not a JSON object")
 
 
 class _Details:

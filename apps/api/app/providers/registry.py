@@ -236,8 +236,7 @@ def _prices(model: ModelInfo, at: datetime) -> Prices:
     kinds = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
     prices = [getattr(listed, kind, None) for kind in kinds]
     starts = {tier.start for price in prices if isinstance(price, TieredPrices) for tier in price.tiers}
-    tiers = tuple(_tier(prices, start) for start in sorted(starts))
-    return replace(_tier(prices, 0), tiers=tiers)
+    return replace(_tier(prices, 0), tiers=tuple(_tier(prices, start) for start in sorted(starts)))
 
 
 def _tier(listed: Sequence[object], above_prompt_tokens: int) -> Prices:

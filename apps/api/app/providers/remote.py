@@ -124,7 +124,6 @@ class RemoteModel(Provider, ABC, Generic[F]):
         """The request in what is accepted of this protocol."""
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
-        """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
         call = self._wire_call(request)
         tap = DeltaTap(on_delta) if on_delta is not None else None
         stream = tap is not None
@@ -214,8 +213,7 @@ class RemoteModel(Provider, ABC, Generic[F]):
             raise self._failure(error, reply, call, stream=stream)
         completion = assembly.whole(answer)
         if tap is not None:
-            is_refusal = completion.finish_reason == "refusal"
-            tap(Delta(completion.text or "", completion.reasoning or "", is_refusal))
+            tap(Delta(completion.text or "", completion.reasoning or "", completion.finish_reason == "refusal"))
         return completion
 
     def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall[F], *, stream: bool) -> Exception:

@@ -74,20 +74,17 @@ class EventReader:
                 raise MalformedAnswerError(f"an event of it is longer than {self._most_event_bytes} bytes")
             text = piece.rstrip(b"\r\n")
             self._unfinished.append(text)
-            if len(text) != len(piece):
-                line = b"".join(self._unfinished)
-                self._unfinished.clear()
-                event = self._take(line)
-                if event is not None:
-                    yield event
+            if len(text) != len(piece) and (event := self._end_line()):
+                yield event
 
     def end(self) -> Event | None:
         """The last event where the server closed without the empty line that should follow it."""
+        return self._end_line() or self._end_line()
+
+    def _end_line(self) -> Event | None:
+        """Takes the line that has arrived. Returns the event that it ends if it is empty."""
         line = b"".join(self._unfinished)
         self._unfinished.clear()
-        return (self._take(line) if line else None) or self._take(b"")
-
-    def _take(self, line: bytes) -> Event | None:
         if self._at_start:
             self._at_start = False
             line = line.removeprefix(_BYTE_ORDER_MARK)

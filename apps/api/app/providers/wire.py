@@ -93,19 +93,15 @@ def list_of(value: Any) -> list[Any]:
 
 def content_of(content: Any) -> tuple[str, str]:
     """Text and reasoning of a content (a string, null, or a list of parts), not yet storable."""
-    if content is None:
-        return "", ""
-    if isinstance(content, str):
-        return content, ""
+    if content is None or isinstance(content, str):
+        return content or "", ""
     if not isinstance(content, list):
         raise MalformedAnswerError("the message's content is neither text nor a list of parts")
     texts: list[str] = []
     thinking_texts: list[str] = []
     for part in cast("list[Any]", content):
-        if isinstance(part, str):
-            texts.append(part)
-            continue
-        text, thinking = (fields_of(part).get(name) for name in ("text", "thinking"))
+        fields = {"text": part} if isinstance(part, str) else fields_of(part)
+        text, thinking = fields.get("text"), fields.get("thinking")
         if isinstance(text, str):
             texts.append(text)
         elif isinstance(thinking, str):

@@ -45,18 +45,15 @@ class Vocabulary:
         self._ranks = ranks
 
     def count(self, text: str) -> int:
-        """Tokens of `text`. Linear in its length, about 0.7 s for a megabyte at worst."""
-        if len(text) < _LONGEST_RUN_CHARS:
-            return _length(self._encoding, text)
-        return self._count_with_long_runs(text)
+        """Tokens of `text`. Linear in its length, about 0.7 s for a megabyte at worst.
 
-    def _count_with_long_runs(self, text: str) -> int:
-        """Counts very long runs of blanks separately from the text between them, and cuts only where the pattern does.
-
+        Very long runs of blanks are counted separately from the text between them, cut only where the pattern does.
         Both patterns make such a run one piece, except that its last blank belongs to what follows: they match "blanks
         not followed by text" as a whole, have no look-behind, and no piece before the run ends in a blank. So the cuts
         at its start and before its last blank change no piece, and the sum is exact.
         """
+        if len(text) < _LONGEST_RUN_CHARS:
+            return _length(self._encoding, text)
         total, done = 0, 0
         for run in _BLANK_RUN.finditer(text):
             end = run.end() if run.end() == len(text) else run.end() - 1

@@ -171,8 +171,7 @@ def recognizable(call: Call, request: ChatRequest, conversation: str | None = No
     instructions = joined_directions(request.options.instructions, request.directions)
     key = (call.exchange.credential or b"").decode("latin-1")
     own = (instructions,) if conversation is None else (None, conversation)
-    owner = (call.tenant_id, key, request.model_alias, *own)
-    known = known_list(owner, request.messages)
+    known = known_list((call.tenant_id, key, request.model_alias, *own), request.messages)
     return replace(request, known=known, options=replace(request.options, list_sha256=known.whole))
 
 
@@ -233,11 +232,8 @@ class ChatForm:
 
     def reply(self, outcome: TurnOutcome) -> JsonObject:
         """The members of a choice that have the model's reply."""
-        calls = outcome.completion.tool_calls
-        message: JsonObject = {"role": "assistant", **_content(outcome)}
-        if calls:
-            message["tool_calls"] = list(map(self._call, calls))
-        return {"message": message}
+        calls = list(map(self._call, outcome.completion.tool_calls))
+        return {"message": {"role": "assistant", **_content(outcome), **({"tool_calls": calls} if calls else {})}}
 
     def _call(self, call: ToolCall) -> JsonObject:
         return custom_call_json(call) if call.name in self._custom_names else tool_call_json(call)

@@ -138,14 +138,9 @@ async def ready(call: Call) -> Response:
     After the signal to stop: 503 with the status `draining`.
     """
     state = await readiness(call.rt)
-    draining = call.service.drain.announced
-    ready_now = state.ready and not draining
-    body = {
-        "status": "draining" if draining else "ready" if ready_now else "not_ready",
-        "database": state.database,
-        "migrations": state.migrations,
-    }
-    return json_response(body, 200 if ready_now else 503)
+    status = "draining" if call.service.drain.announced else "ready" if state.ready else "not_ready"
+    body = {"status": status, "database": state.database, "migrations": state.migrations}
+    return json_response(body, 200 if status == "ready" else 503)
 
 
 @router.head("/metrics", include_in_schema=False)

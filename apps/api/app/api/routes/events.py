@@ -31,8 +31,7 @@ _ANSWERS = event_stream(
 @router.get("", response_model=OpenTurns, responses=_ANSWERS)
 async def get_events(call: Call) -> JsonObject | Response:
     """The tenant's open turns; with `Accept: text/event-stream` also an event for each change of a status."""
-    accepted = call.headers.get("accept", "")
-    if EVENT_STREAM not in accepted:
+    if EVENT_STREAM not in call.headers.get("accept", ""):
         return {"items": await call.service.activity.open_turns(call.rt, call.tenant_id), "next_cursor": None}
     events = _events(call)
     first = await anext(events)  # a refusal is an ordinary answer, not a stream

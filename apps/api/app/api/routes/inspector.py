@@ -82,7 +82,6 @@ class InspectorFiles:
         return None if file is None and path else _answer(file, CONTENT_SECURITY_POLICY, if_none_match)
 
     def docs(self, if_none_match: str | None) -> Response:
-        """The answer for the page of the API reference."""
         return _answer(self._docs, DOCS_POLICY, if_none_match)
 
 

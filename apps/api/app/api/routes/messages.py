@@ -112,8 +112,7 @@ async def count_message_tokens(call: Call, body: schemas.CountIn) -> Response:
     provider's count may be called, as for a preview. Stores nothing but an embedding model's usage."""
     request = await call.aside(lambda: _request(call, body))
     if request.compaction is not None:
-        session = call.session_ref(request.compaction.session_id)
-        tokens = await count_behind(call.rt, session, request, "compaction")
+        tokens = await count_behind(call.rt, call.session_ref(request.compaction.session_id), request, "compaction")
     else:
         tokens = await count_tokens(call.rt, call.tenant_id, body.model, request.messages, request.options)
     return json_response({"input_tokens": tokens}, headers=request_id_header())
@@ -184,11 +183,9 @@ def _tool(tool: JsonObject) -> ToolDefinition:
 
 def _tool_choice(body: schemas.PromptIn) -> str | JsonObject | None:
     choice = body.tool_choice
-    if choice is None:
-        return None
-    if not isinstance(choice, schemas.ToolByName):
-        return _CHOICES[choice.type]
-    return {"type": "function", "function": {"name": choice.name}}
+    if isinstance(choice, schemas.ToolByName):
+        return {"type": "function", "function": {"name": choice.name}}
+    return choice and _CHOICES[choice.type]
 
 
 def _chat_options(raw: JsonObject, body: schemas.PromptIn) -> JsonObject:
@@ -288,7 +285,6 @@ class MessageForm:
         return self._message(self.model, [block], "compaction", usage_json(made.usage, 0), {})
 
     def compacted_events(self, made: Compacted) -> Iterable[bytes]:
-        """The `message` of `compacted` as events."""
         message = self.compacted(made)
         yield from self._begin(0)
         yield from self._block(message["content"][0])
@@ -362,14 +358,10 @@ class MessageForm:
             yield from self._close(block.get("signature", UNSIGNED))
             return
         yield self._start(kind, block)
-        match kind:
-            case "tool_use":
-                yield self._delta({"type": "input_json_delta", "partial_json": orjson.dumps(block["input"]).decode()})
-            case "compaction":
-                shown = {name: block[name] for name in ("content", "encrypted_content")}
-                yield self._delta({"type": "compaction_delta", **shown})
-            case _:
-                pass
+        if kind == "tool_use":
+            yield self._delta({"type": "input_json_delta", "partial_json": orjson.dumps(block["input"]).decode()})
+        elif kind == "compaction":
+            yield self._delta(block | {"type": "compaction_delta"})
         yield self._stop()
 
     def _start(self, kind: str, block: JsonObject) -> bytes:

@@ -340,7 +340,6 @@ def _response_format(text_format: JsonObject | None) -> JsonObject | None:
 def _repeated_form(raw: JsonObject, body: schemas.ResponseIn, conversation: SessionId | None) -> JsonObject:
     """The fields of a request that its response repeats."""
     text: JsonObject = raw.get("text") or {}
-    given = {name: value for name, value in text.items() if value is not None}
     return {
         **{name: raw.get(name) for name in _REPEATED},
         "background": bool(body.background),
@@ -349,7 +348,7 @@ def _repeated_form(raw: JsonObject, body: schemas.ResponseIn, conversation: Sess
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "reasoning": {"effort": None, "summary": None} | (raw.get("reasoning") or {}),
         "store": body.store is not False,
-        "text": {"format": {"type": "text"}} | given,
+        "text": {"format": {"type": "text"}} | {name: value for name, value in text.items() if value is not None},
         "tool_choice": raw.get("tool_choice") or "auto",
         "tools": raw.get("tools") or [],
         "top_logprobs": 0,

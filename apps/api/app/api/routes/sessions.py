@@ -86,8 +86,7 @@ async def get_session(call: Call, session_id: SessionId) -> JsonObject:
 @router.patch("/{session_id}", response_model=schemas.SessionOut)
 async def change_session(call: Call, session_id: SessionId, body: schemas.SessionPatch) -> Session:
     """Sets the fields in the body. Null removes a value; `policy`, `metadata` and `limits` are replaced as a whole."""
-    fields = _given(call, body)
-    return await sessions.change_session(call.rt, call.session_ref(session_id), fields)
+    return await sessions.change_session(call.rt, call.session_ref(session_id), _given(call, body))
 
 
 @router.delete("/{session_id}", status_code=204)

@@ -117,10 +117,9 @@ async def post_regenerate(
     work = partial(regenerate_turn, call.rt, call.tenant_id, prepared)
     try:
         return await _answer(call, work, TurnForm(call, made), stream=body.stream)
-    except InvalidRequest:
-        raise
     except PlimsollError as error:
-        if isinstance(error, LimitExceeded) and not await has_session(call.rt, call.session_ref(made.id)):
+        is_erased = isinstance(error, LimitExceeded) and not await has_session(call.rt, call.session_ref(made.id))
+        if is_erased or isinstance(error, InvalidRequest):
             raise
         problem = problems.document_of(error) | {"session_id": str(made.id)}
         return problems.answer(call.scope, problem, problems.headers_of(error))
@@ -159,8 +158,7 @@ async def get_audit(
 ) -> JsonObject:
     """How the turn's prompt was built: why each part was included or left out."""
     read = turns.get_audit if expand is None else turns.get_expanded_audit
-    audit = await read(call.rt, call.session_ref(session_id), turn_id, round)
-    return values_of(audit, "prompt_refs")
+    return values_of(await read(call.rt, call.session_ref(session_id), turn_id, round), "prompt_refs")
 
 
 @router.get("/turns/{turn_id}/prompt", response_model=schemas.PromptOut)
@@ -253,10 +251,8 @@ class TurnForm:
             yield encoded_event("context.assembled", {"context": outcome.context})
             if outcome.turn.assistant_output:
                 yield encoded_event("output.delta", {"text": outcome.turn.assistant_output})
-        waits = outcome.turn.status is TurnStatus.AWAITING_TOOLS
-        yield encoded_event(
-            "turn.awaiting_tools" if waits else "turn.completed", {"turn": turn, "context": outcome.context}
-        )
+        last = "turn.awaiting_tools" if outcome.turn.status is TurnStatus.AWAITING_TOOLS else "turn.completed"
+        yield encoded_event(last, {"turn": turn, "context": outcome.context})
 
     async def failure(self, problem: JsonObject) -> Iterable[bytes]:
         """The last event of a turn that failed, with the turn as it was stored, if that can be read."""

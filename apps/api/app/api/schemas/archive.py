@@ -162,14 +162,10 @@ def _kind_of_ref(value: object) -> str | None:
     return next((branch for branch, kinds in _BRANCHES.items() if kind in kinds), None)
 
 
-BlockRef = Annotated[tuple[_Block, Sha256, Literal["system", "user", "assistant", "tool"]], _LIST, Tag("block")]
-
-RunRef = Annotated[tuple[_Run, Seq, Seq], _LIST, Tag("run")]
-
-ShortenedRef = Annotated[tuple[_Shortened, Seq, Sha256], _LIST, Tag("shortened")]
-
 Ref = Annotated[
-    BlockRef | RunRef | ShortenedRef,
+    Annotated[tuple[_Block, Sha256, Literal["system", "user", "assistant", "tool"]], _LIST, Tag("block")]
+    | Annotated[tuple[_Run, Seq, Seq], _LIST, Tag("run")]
+    | Annotated[tuple[_Shortened, Seq, Sha256], _LIST, Tag("shortened")],
     Discriminator(_kind_of_ref, custom_error_type="ref", custom_error_message="Is no reference to a part of a prompt"),
 ]
 

@@ -239,7 +239,6 @@ class ContextManagement(In):
     edits: list[ContextEdit] | None = Field(default=None, max_length=8)
 
     def last(self, kind: type[Edit]) -> Edit | None:
-        """The last edit of this kind, if there is one."""
         return next((edit for edit in reversed(self.edits or ()) if isinstance(edit, kind)), None)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from app.archive.document import ROWS_WITH_ID, SECTIONS, archived_message, check_document, with_ids
-from app.domain.content import bytea_json, canonical_json, content_text, sha256_hex, tool_call_json
+from app.domain.content import bytea_json, canonical_json, content_text, joined, sha256_hex, tool_call_json
 from app.domain.errors import InvalidRequest, located
 from app.domain.frozen import frozen
 from app.domain.incoming import IncomingList, IncomingMessage
@@ -32,7 +32,7 @@ from app.engine.messages.tokens import counted, message_tokens, reasoning_tokens
 from app.engine.recall.index import packed_terms
 from app.engine.summary.block import render_summary
 from app.engine.window.prompt_refs import SentHashes
-from app.openai.chat_messages import IncomingTurn, check_pairing, cut_turns, joined, read_messages
+from app.openai.chat_messages import IncomingTurn, check_pairing, cut_turns, read_messages
 from app.services.heavy.child import Tools
 from app.tokenizers.counters import HEURISTIC, TWO_FIFTHS
 from app.tokenizers.vocabularies import ENCODINGS

@@ -185,8 +185,7 @@ async def count_behind(rt: Runtime, session: SessionRef, request: ChatRequest, n
 async def compared_messages(tx: Transaction, session: SessionRef, request: ChatRequest) -> list[Message]:
     """The stored messages with which a list is compared: the newest ones, twice its length and some for turns that are
     not resent, within `_MOST_COMPARED_BYTES`. The caller has checked that the session is the tenant's."""
-    limit = 2 * len(request.messages) + 32
-    return await store.newest_messages(tx, session.id, limit, _MOST_COMPARED_BYTES)
+    return await store.newest_messages(tx, session.id, 2 * len(request.messages) + 32, _MOST_COMPARED_BYTES)
 
 
 async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> tuple[IncomingMessage, ...] | None:
