@@ -61,10 +61,8 @@ def bytea_json(value: bytes) -> str:
 
 def content_text(content: Content) -> str:
     """The readable text of a content; a part that is not text is shown as its type in brackets."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
+    if content is None or isinstance(content, str):
+        return content or ""
     return "\n".join(
         str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]" for part in content
     )
