@@ -273,11 +273,8 @@ def _keeps_schema(answer: JsonObject) -> bool:
 
 
 def _are_items(items: Any) -> bool:
-    match items:
-        case [*each]:
-            return len(each) <= _MOST_ITEMS and all(map(_is_item, each))
-        case _:
-            return False
+    each = cast("list[Any]", items)
+    return isinstance(items, list) and len(each) <= _MOST_ITEMS and all(map(_is_item, each))
 
 
 def _is_item(item: Any) -> bool:
@@ -325,7 +322,7 @@ def summarizer_usage(
     if room <= 0:
         return Usage(0, 0)
     prompt_tokens = completion_tokens = 0
-    previous = fold.previous.body if fold.previous else None
+    previous = fold.previous and fold.previous.body
     for chunk in split_for_summarizer(fold, room, estimate):
         prompt = summarizer_prompt(fold, chunk, previous, room, estimate, extend=extend)
         prompt_tokens += prompt.tokens(estimate)
@@ -346,12 +343,9 @@ def _parse(answer: str | None) -> JsonObject:
     if start < 0 or end < start:
         raise SummaryRefused("no_json")
     try:
-        parsed: object = json.loads(text[start : end + 1])
+        return json.loads(text[start : end + 1])
     except (ValueError, RecursionError) as error:
         raise SummaryRefused("no_json") from error
-    if not isinstance(parsed, dict):
-        raise SummaryRefused("no_json")
-    return cast(JsonObject, parsed)
 
 
 def anchors_of(summary: Summary | None) -> frozenset[MessageId]:
