@@ -258,10 +258,10 @@ class Columns:
         """These pieces without their texts."""
         messages, turn = self._first_messages[first:end], self.turn_of(first)
         sizes = [after - before for before, after in pairwise(self.messages[first : end + 1])]
-        turns = [self.turn_seqs[turn]] * max(0, min(end, self._turn_pieces[turn + 1]) - first) if first < end else []
+        turns: list[int] = []
         while len(turns) < end - first:
+            turns += [self.turn_seqs[turn]] * (min(end, self._turn_pieces[turn + 1]) - first - len(turns))
             turn += 1
-            turns += [self.turn_seqs[turn]] * (min(end, self._turn_pieces[turn + 1]) - self._turn_pieces[turn])
         traits = self._traits[first:end]
         return list(
             map(
