@@ -251,8 +251,7 @@ def shortened_media(piece: Piece, window: Window) -> list[Shortening]:
 
 
 def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
-    found = (mark_media(item, estimate) for item in piece.items)
-    return [each for each in found if each is not None]
+    return [marked for item in piece.items if (marked := mark_media(item, estimate))]
 
 
 def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
