@@ -40,10 +40,9 @@ class JsonMessages(Sequence[PromptMessage]):
     @overload
     def __getitem__(self, at: slice) -> Sequence[PromptMessage]: ...
     def __getitem__(self, at: int | slice) -> PromptMessage | Sequence[PromptMessage]:
-        parsed = self._parsed
-        if parsed is None:
-            parsed = self._parsed = cast("list[PromptMessage]", orjson.loads(b"[" + self.json + b"]"))
-        return parsed[at]
+        if self._parsed is None:
+            self._parsed = cast("list[PromptMessage]", orjson.loads(b"[" + self.json + b"]"))
+        return self._parsed[at]
 
     def __iter__(self) -> Iterator[PromptMessage]:
         return iter(self[:])
