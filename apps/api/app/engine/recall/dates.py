@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final, NamedTuple
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from app.domain.types import Message
 
 _EPOCH: Final = date(1970, 1, 1).toordinal()
-_FIRST_INSTANT: Final = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST_INSTANT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_CHARS: Final = 8_000
 _MOST_DATES: Final = 8
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -113,7 +113,7 @@ class DateKey(NamedTuple):
 
 
 def day_of(instant: datetime) -> int:
-    return (instant - _FIRST_INSTANT).days
+    return (instant - FIRST_INSTANT).days
 
 
 def day_said(message: Message) -> int | None:
@@ -140,9 +140,7 @@ def _date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
     text = " ".join(text.split())
     # Of the same length as the text. An expression that ignores case takes longer.
     small = text.lower() if text.isascii() else text.translate(_SMALL)
-    for at, match in enumerate(_DATE.finditer(small)):
-        if at == _MOST_DATES:
-            break
+    for match in islice(_DATE.finditer(small), _MOST_DATES):
         for words, first, last in _ranges(match, text[match.start() : match.end()], now):
             key = DateKey(words, first.toordinal() - _EPOCH, last.toordinal() - _EPOCH)
             found.setdefault((key.first_day, key.last_day), key)
