@@ -190,9 +190,8 @@ def summarizer_prompt(
     )
     if not fold.cites_context:
         known |= {short_id: () for short_id in known if short_id[0] == "c"}
-    carrying = _EXTEND if extend else _CARRY_OVER
-    instructions = _INSTRUCTIONS.replace("{carrying}", carrying).replace("{max_tokens}", str(fold.cap_tokens))
-    instructions += FOCUS if focus else ""
+    instructions = _INSTRUCTIONS.replace("{carrying}", _EXTEND if extend else _CARRY_OVER)
+    instructions = instructions.replace("{max_tokens}", str(fold.cap_tokens)) + (FOCUS if focus else "")
     return SummarizerPrompt(instructions, document, known)
 
 
