@@ -85,14 +85,11 @@ def bring_back(window: Window) -> Window:
     today = [(end, lines.pop(None))] if None in lines else window.added[len(days) :]
     for unit, found in chosen:
         items += [line] if (line := lines.pop(day(unit.messages[0]), None)) else []
-        matched = dict(zip(found.seqs, found.matched, strict=True))
+        matched, score = dict(zip(found.seqs, found.matched, strict=True)), round(100 * found.score)
         for message in unit.messages:
-            items.append(PromptItem("recall", message.tokens, None, message))
-            tokens = message.tokens + MESSAGE_FRAMING_TOKENS
-            words = matched.get(message.seq, ())
-            rows.append(
-                Recalled(message.seq, message.id, message.reasoning_sent, round(100 * found.score), tokens, words)
-            )
+            item, words = PromptItem("recall", message.tokens, None, message), matched.get(message.seq, ())
+            items.append(item)
+            rows.append(Recalled(message.seq, message.id, message.reasoning_sent, score, item.wire_tokens, words))
     shown = window.with_added([*days, *[(end, item) for item in items], *today], tuple(rows))
     return window if first is not window and shown.steady.input_tokens >= shown.prune_from else shown
 
