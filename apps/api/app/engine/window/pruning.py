@@ -158,9 +158,7 @@ class Prune:
                 if not self.costs(to_tokens):
                     return
                 at = waiting.pop()
-                piece = self.kept[at]
-                done = shortenings(piece, self.window) if piece else []
-                if piece and done:
+                if (piece := self.kept[at]) and (done := shortenings(piece, self.window)):
                     self.replace_items(at, piece, done)
 
     def replace_items(self, at: int, piece: Piece, done: Sequence[Shortening]) -> None:
