@@ -70,7 +70,7 @@ class PlimsollError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle support: it is rebuilt without calling the constructor, whose arguments differ by class."""
-        return type(self).__new__, (type(self), *self.args), self.__dict__
+        return _same_error, (type(self), self.args), self.__dict__
 
     def members(self) -> dict[str, Any]:
         """The members of the problem besides `code` and `detail`."""
@@ -79,6 +79,10 @@ class PlimsollError(Exception):
     def stored(self) -> dict[str, Any]:
         """The form in which it is stored as a turn's `error`."""
         return {"code": self.code, "detail": self.detail, **self.members()}
+
+
+def _same_error(kind: type[PlimsollError], args: tuple[Any, ...]) -> PlimsollError:
+    return kind.__new__(kind, *args)
 
 
 @dataclass(eq=False, repr=False)
