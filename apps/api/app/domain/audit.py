@@ -34,6 +34,7 @@ TrimKind: TypeAlias = (
 
 PIN_KINDS: Final = frozenset({"pinned_trim", "pinned_drop"})
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_RANGE: Final = re.compile("(messages|turns):([0-9]{1,13})-([0-9]{1,13})")
 CLEARED: Final = "clear_tool_results"
 """The reason of actions by which the policy field of this name left out tool results."""
 
@@ -61,11 +62,8 @@ class TrimAction:
     @property
     def seqs(self) -> tuple[str, int, int] | None:
         """The kind of a range (`messages` or `turns`), its first and its last `seq`; None for another target."""
-        noun, _, seqs = self.target.partition(":")
-        first, _, last = seqs.partition("-")
-        if noun not in {"messages", "turns"} or not all(re.fullmatch("[0-9]{1,13}", seq) for seq in (first, last)):
-            return None
-        return noun, int(first), int(last)
+        found = _RANGE.fullmatch(self.target)
+        return (found[1], int(found[2]), int(found[3])) if found else None
 
     def public(self) -> JsonObject:
         """Its JSON, without a `count` of one."""

@@ -40,10 +40,9 @@ class JsonMessages(Sequence[PromptMessage]):
     @overload
     def __getitem__(self, at: slice) -> Sequence[PromptMessage]: ...
     def __getitem__(self, at: int | slice) -> PromptMessage | Sequence[PromptMessage]:
-        parsed = self._parsed
-        if parsed is None:
-            parsed = self._parsed = cast("list[PromptMessage]", orjson.loads(b"[" + self.json + b"]"))
-        return parsed[at]
+        if self._parsed is None:
+            self._parsed = cast("list[PromptMessage]", orjson.loads(b"[" + self.json + b"]"))
+        return self._parsed[at]
 
     def __iter__(self) -> Iterator[PromptMessage]:
         return iter(self[:])
@@ -61,10 +60,8 @@ def bytea_json(value: bytes) -> str:
 
 def content_text(content: Content) -> str:
     """The readable text of a content; a part that is not text is shown as its type in brackets."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
+    if content is None or isinstance(content, str):
+        return content or ""
     return "\n".join(
         str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]" for part in content
     )

@@ -9,7 +9,7 @@ statement adds only its source (Carbonell and Goldstein 1998, maximal marginal r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import chain
 from math import log
@@ -51,12 +51,7 @@ _SHARES: Final[dict[SummaryList, float]] = {
 }
 """Each kind's share of the space for new items. What a kind does not use is added to the next."""
 _FOCUS_VALUE: Final = 3.0
-_VALUE_OF_KIND: Final[dict[SummaryList, float]] = {
-    "decisions": 2.0,
-    "open_questions": 2.0,
-    "action_items": 0.0,
-    "key_facts": 0.0,
-}
+_VALUE_OF_KIND: Final[Mapping[SummaryList, float]] = {"decisions": 2.0, "open_questions": 2.0}
 _USERS_WEIGHT, _TOOLS_WEIGHT, _ANSWERED_WEIGHT = 1.3, 0.4, 0.1
 _LEAST_WORTH: Final = 1.0
 """Least worth of a sentence: one with less says nothing that a reader would miss."""
@@ -246,7 +241,7 @@ def _carried(previous: SummaryBody, read: ReadSentence) -> list[PlacedSentence]:
     found: list[PlacedSentence] = []
     for at, (kind, item) in enumerate(items):
         sentence = read(item.text)
-        worth = (sentence.value + _VALUE_OF_KIND[kind]) * _weight(sentence, "", kind)
+        worth = (sentence.value + _VALUE_OF_KIND.get(kind, 0.0)) * _weight(sentence, "", kind)
         if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
             found.append(placed(at - _BEFORE, item.message_ids, "", sentence, kind, worth))
     return found
@@ -277,7 +272,7 @@ def _units(
     for place, (at, source, sentence) in enumerate(found):
         kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
         words = sentence.words
-        worth = 0.25 * sum(map(rarity_of, words)) / most + (sentence.value + _VALUE_OF_KIND[kind])
+        worth = 0.25 * sum(map(rarity_of, words)) / most + (sentence.value + _VALUE_OF_KIND.get(kind, 0.0))
         if wanted and not wanted.isdisjoint(words):
             worth += _FOCUS_VALUE
         worth *= _weight(sentence, source.role, kind)

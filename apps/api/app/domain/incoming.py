@@ -35,7 +35,6 @@ class IncomingMessage:
 
     @classmethod
     def of_stored(cls, place: int, message: Message) -> Self:
-        """A stored message as one of a client's list."""
         return cls(place=place, **{name: getattr(message, name) for name in names_of(cls) if name != "place"})
 
 

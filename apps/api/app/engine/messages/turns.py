@@ -91,24 +91,25 @@ def with_reasoning(turn: Turn, rule: ReasoningRule | None) -> Turn:
     called = [message for message in turn.messages if message.tool_calls]
     if not called or (rule.form == "blocks" and not all(message.reasoning_blocks for message in called)):
         return turn
-    return replace(turn, messages=tuple(_marked(message, rule.form) for message in turn.messages))
-
-
-def _marked(message: Message, form: ReasoningForm) -> Message:
-    """Messages of every role are marked, so that adjacent ones are stored as one run in an audit's references."""
-    if message.role != "assistant":
-        return replace(message, reasoning_sent=form)
-    return replace(message, reasoning_sent=form, tokens=message.tokens + sent_reasoning_tokens(message, form))
+    form = rule.form
+    # Messages of every role are marked, so that adjacent ones are stored as one run in an audit's references.
+    marked = [
+        replace(message, reasoning_sent=form, tokens=message.tokens + _sent_reasoning_tokens(message, form))
+        for message in turn.messages
+    ]
+    return replace(turn, messages=tuple(marked))
 
 
 def sent_tokens(message: Message, estimate: Estimate) -> int:
     """The tokens of a message counted again, with those of the reasoning that it is marked to be sent with."""
     form, again = message.reasoning_sent, counted(message, estimate)
-    return again.tokens + (sent_reasoning_tokens(again, form) if form and message.role == "assistant" else 0)
+    return again.tokens + _sent_reasoning_tokens(again, form)
 
 
-def sent_reasoning_tokens(message: Message, form: ReasoningForm) -> int:
-    """The tokens that the reasoning of an assistant message adds when it is sent back in this form."""
+def _sent_reasoning_tokens(message: Message, form: ReasoningForm | None) -> int:
+    """The tokens that the reasoning of a message adds when it is sent back in this form."""
+    if form is None or message.role != "assistant":
+        return 0
     if form == "blocks":
         return message.reasoning_tokens if message.reasoning_blocks else 0
     return message.reasoning_tokens if message.reasoning else 1

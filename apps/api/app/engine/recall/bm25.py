@@ -43,11 +43,6 @@ def summed(positions: Ints, parts: Floats, messages: int) -> Floats:
     return np.bincount(positions, parts, messages).astype(np.float64, copy=False)
 
 
-def posting_scores(index: Index, positions: Ints, counts: Floats, rare: Floats) -> Floats:
-    """The BM25 score of each posting, of whose term this is the rarity."""
-    return rare * counts * (SATURATION + 1) / (counts + index.norms[positions])
-
-
 @frozen
 class Hits:
     """Matching messages among the first `messages`: `positions`, best first, and `scores`. `similar` has the cosines of
@@ -125,7 +120,7 @@ def search(index: Index, query: Query, *, most_hits: int = MOST_HITS, most_seen_
     covered = rare.repeat(seen_in)
     if terms.related:
         covered *= one_of_a_word(terms.places, seen_in, positions, messages)
-    scored = posting_scores(index, positions, counts, covered)
+    scored = covered * counts * (SATURATION + 1) / (counts + index.norms[positions])  # BM25
     found, scores = _best(summed(positions, scored, messages), summed(positions, covered, messages), most_hits)
     found, scores, similar = with_similar(index, query.meaning, query.through_seq, found, scores)
     return Hits(

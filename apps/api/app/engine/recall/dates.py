@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final, NamedTuple
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from app.domain.types import Message
 
 _EPOCH: Final = date(1970, 1, 1).toordinal()
-_FIRST_INSTANT: Final = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST_INSTANT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_CHARS: Final = 8_000
 _MOST_DATES: Final = 8
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -113,7 +113,7 @@ class DateKey(NamedTuple):
 
 
 def day_of(instant: datetime) -> int:
-    return (instant - _FIRST_INSTANT).days
+    return (instant - FIRST_INSTANT).days
 
 
 def day_said(message: Message) -> int | None:
@@ -140,9 +140,7 @@ def _date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
     text = " ".join(text.split())
     # Of the same length as the text. An expression that ignores case takes longer.
     small = text.lower() if text.isascii() else text.translate(_SMALL)
-    for at, match in enumerate(_DATE.finditer(small)):
-        if at == _MOST_DATES:
-            break
+    for match in islice(_DATE.finditer(small), _MOST_DATES):
         for words, first, last in _ranges(match, text[match.start() : match.end()], now):
             key = DateKey(words, first.toordinal() - _EPOCH, last.toordinal() - _EPOCH)
             found.setdefault((key.first_day, key.last_day), key)
@@ -156,10 +154,12 @@ def _ranges(match: re.Match[str], words: str, now: date) -> Iterator[tuple[str, 
         if "iso" in named:
             yield from _of_day(named["iso"], date.fromisoformat(named["iso"].replace("/", "-")))
         elif "numbers" in named:
-            first, second, given = named["numbers"].split(named["mark"])
-            is_day_first = named["mark"] == "."
-            for day in _numbered(int(first), int(second), _year_of(given, now), day_first=is_day_first):
-                yield from _of_day(words, day)
+            mark = named["mark"]
+            first, second, given = named["numbers"].split(mark)
+            # Between other marks the months may be the first or the second numbers.
+            for month, number in ((second, first),) if mark == "." else ((first, second), (second, first)):
+                with suppress(ValueError):
+                    yield from _of_day(words, date(_year_of(given, now), int(month), int(number)))
         elif day := named.get("day") or named.get("month_day"):
             month = _month_of(named.get("day_month") or named["month_first"])
             given = named.get("day_year") or named.get("month_year")
@@ -180,13 +180,6 @@ def _ranges(match: re.Match[str], words: str, now: date) -> Iterator[tuple[str, 
             yield words, *_relative(named, now)
     except (ValueError, OverflowError):
         return
-
-
-def _numbered(first: int, second: int, year: int, *, day_first: bool) -> Iterator[date]:
-    """The day that three numbers name; without `day_first` the months may be the first or the second numbers."""
-    for month, day in ((second, first),) if day_first else ((first, second), (second, first)):
-        with suppress(ValueError):
-            yield date(year, month, day)
 
 
 def _year_of(given: str, now: date) -> int:
@@ -211,11 +204,9 @@ def _of_day(words: str, day: date) -> Iterator[tuple[str, date, date]]:
 
 def _relative(named: dict[str, str], now: date) -> tuple[date, date]:
     if "near" in named:
-        day = now - timedelta(days=NEAR_DAYS[named["near"]])
-        return day, day
+        return _back("day", NEAR_DAYS[named["near"]], now)
     if "weekday" in named:
-        back = (now.weekday() - _WEEKDAYS.index(named["weekday"])) % 7 or 7
-        return now - timedelta(days=back), now - timedelta(days=back)
+        return _back("day", (now.weekday() - _WEEKDAYS.index(named["weekday"])) % 7 or 7, now)
     if "before_last" in named:
         return _back(named["before_last"], 2, now)
     if "unit" in named:

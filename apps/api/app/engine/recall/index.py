@@ -117,7 +117,7 @@ class Index:
         if len(at) != len(new.seqs):
             raise ValueError(f"packed terms of {len(at)} messages for {len(new.seqs)}")
         header, distinct = words[at], np.diff(at, append=len(words)) - _HEADER_WORDS
-        term_counts = (header >> 10).astype(np.float64)
+        norms = SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * (header >> 10).astype(np.float64))
         is_term = np.ones(len(words), np.bool_)
         is_term[at] = is_term[at + 1] = False
         terms = words[is_term].astype(np.uint64)
@@ -132,9 +132,7 @@ class Index:
             through_seq=through_seq,
             seqs=np.concatenate((self.seqs, new.seqs)),
             tokens=np.concatenate((self.tokens, np.minimum(new.tokens, _MOST_TOKENS).astype(np.int32))),
-            norms=np.concatenate(
-                (self.norms, SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * term_counts))
-            ),
+            norms=np.concatenate((self.norms, norms)),
             texts=np.concatenate((self.texts, (words[at + 1] >> 5).astype(np.int32))),
             kinds=np.concatenate((self.kinds, (header >> 6 & 3).astype(np.uint8))),
             questions=np.concatenate((self.questions, (header >> 5 & 1).astype(np.bool_))),

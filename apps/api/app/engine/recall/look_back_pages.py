@@ -104,32 +104,22 @@ def seq_of(handle: str) -> int | None:
 
 
 def matching_seqs(index: Index, query: Query, sent: Collection[int]) -> list[int]:
-    """The messages, except those `sent`, that match the query or are next to a match, best first."""
+    """The messages, except those `sent`, that match the query or are next to a match, best first; without long ones
+    after the first `MOST_LONG_MESSAGES` of these."""
     hits = search(index, query, most_seen_share=1.0)
     best = [seq for seq in index.seqs[hits.positions].tolist() if seq not in sent]
     results = set(index.seqs[hits.positions[index.kinds[hits.positions] == RESULT]].tolist())
     first = [seq for seq in best[:_BEST] if seq in results]
     units = candidates(index, query, _ANY_ROOM, 0.0)
     found = [*first, *(seq for unit in units for seq in unit.seqs if seq not in sent), *best]
-    return _few_long(index, list(dict.fromkeys(found)))
+    seqs = np.array(list(dict.fromkeys(found)), np.int64)
+    is_long = index.tokens[index.seqs.searchsorted(seqs)] > LONG_MESSAGE_TOKENS
+    return seqs[~is_long | (is_long.cumsum() <= MOST_LONG_MESSAGES)].tolist()
 
 
 def messages_to_read(number: int, page_tokens: int) -> int:
     """How many matching messages are read for a page with this number: enough to fill it and all pages before it."""
     return number * max(_LEAST_READ, min(_MOST_READ, page_tokens // _USUAL_ENTRY_TOKENS))
-
-
-def _few_long(index: Index, seqs: Sequence[int]) -> list[int]:
-    """The messages without long ones after the first `MOST_LONG_MESSAGES` of these."""
-    of_messages: list[int] = index.tokens[np.searchsorted(index.seqs, np.array(seqs, np.int64))].tolist()
-    room, kept = MOST_LONG_MESSAGES, list[int]()
-    for seq, of_message in zip(seqs, of_messages, strict=True):
-        is_long = of_message > LONG_MESSAGE_TOKENS
-        if is_long and not room:
-            continue
-        room -= is_long
-        kept.append(seq)
-    return kept
 
 
 def page_of_message(message: Message, words: str, number: int | None, page_tokens: int, estimate: Estimate) -> TextPage:

@@ -205,14 +205,9 @@ def _part_of(turn: Turn, seqs: frozenset[int]) -> Turn:
     return turn if len(messages) == len(turn.messages) else replace(turn, messages=messages)
 
 
-def spoken_text(message: Message) -> str:
-    """A message's text with its speaker, so that the same words of different speakers are different texts."""
-    return named(message.name, content_text(message.content))
-
-
 def text_key(message: Message) -> int:
-    """A number that tells this process whether two messages have the same spoken text: the hash of its JSON."""
-    return hash(canonical_bytes(spoken_text(message)))
+    """A number that tells this process whether two messages have the same text of the same speaker: its JSON's hash."""
+    return hash(canonical_bytes(named(message.name, content_text(message.content))))
 
 
 def nobodys_day(_message: Message) -> None:

@@ -84,8 +84,7 @@ def fit_summary(body: SummaryBody, cap_tokens: int, estimate: Estimate) -> Summa
     room -= estimate(text)
     items = chain.from_iterable(_lists_of(body).values())
     lasts = {item: item.kept or read_sentence(item.text).standing > 0 for item in items}
-    kept = _newest_in_turn(body, lasts, room, estimate)
-    fitted = SummaryBody(text, **{field: tuple(kept[field]) for field in _FIELDS})
+    fitted = SummaryBody(text, **_newest_in_turn(body, lasts, room, estimate))
     while estimate(render_summary(fitted)) > cap_tokens:
         field = next((field for field in reversed(_FIELDS) if getattr(fitted, field)), None)
         if field is not None:
@@ -101,21 +100,19 @@ def fit_summary(body: SummaryBody, cap_tokens: int, estimate: Estimate) -> Summa
 
 def _newest_in_turn(
     body: SummaryBody, lasts: Mapping[SummaryItem, bool], room: int, estimate: Estimate
-) -> dict[str, list[SummaryItem]]:
+) -> dict[str, tuple[SummaryItem, ...]]:
     lists = _lists_of(body).items()
     waiting = {field: sorted(enumerate(items), key=lambda placed: lasts[placed[1]]) for field, items in lists}
     kept: dict[str, list[tuple[int, SummaryItem]]] = {field: [] for field in _FIELDS}
     # The name of each list that is used needs tokens too.
     while any(waiting.values()):
-        for field in _FIELDS:
-            if not waiting[field]:
-                continue
+        for field in [each for each in _FIELDS if waiting[each]]:
             at, item = waiting[field].pop()
             cost = estimate(item.text) + _SEPARATOR_TOKENS + (0 if kept[field] else estimate(field) + _SEPARATOR_TOKENS)
             if cost <= room:
                 room -= cost
                 kept[field].append((at, item))
-    return {field: [item for _, item in sorted(items, key=itemgetter(0))] for field, items in kept.items()}
+    return {field: tuple([item for _, item in sorted(items, key=itemgetter(0))]) for field, items in kept.items()}
 
 
 def _cut_text(text: str, max_tokens: int, estimate: Estimate) -> str:

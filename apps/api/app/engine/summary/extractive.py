@@ -28,7 +28,8 @@ _ITEM_TOKENS: Final = 3
 def fallback_summary(fold: Fold, estimate: Estimate, read: Reading = READING, *, focus: str = "") -> SummaryBody | None:
     """A deterministic extractive summary within the fold's cap; None if nothing fits. Items of the previous summary are
     carried over with the messages that they cite, usually in up to half of the space."""
-    material = gather(_sources_of(fold), focus=focus, previous=_previous_of(fold), read=read)
+    previous = fold.previous and fold.previous.body
+    material = gather(_sources_of(fold), focus=focus, previous=previous, read=read)
     frame_tokens = estimate(render_summary(SummaryBody("")))
     chars = float(fold.cap_tokens * _CHARS_PER_TOKEN)
     body = SummaryBody("")
@@ -47,10 +48,6 @@ def _sources_of(fold: Fold) -> list[SourceText]:
     return [SourceText(message.id, message.role, text) for message, text in fold.source_texts]
 
 
-def _previous_of(fold: Fold) -> SummaryBody | None:
-    return fold.previous.body if fold.previous else None
-
-
 def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBody:
     """The summary with the user's demands, exact values and open tasks that it leaves out, of the fold and of the
     previous summary, as items marked `kept` that cite their messages. It is `body` itself if none is left out.
@@ -59,7 +56,7 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     have `_LASTING_SHARE` of the cap. What holds until replaced precedes tasks, oldest first.
     """
     read = cache(read_sentence)  # models repeat items of the previous summary
-    units = lasting_among(_sources_of(fold), _previous_of(fold), read)
+    units = lasting_among(_sources_of(fold), fold.previous and fold.previous.body, read)
     if not units:
         return body
     room = (fold.cap_tokens - estimate(render_summary(SummaryBody("")))) * _LASTING_SHARE

@@ -72,7 +72,5 @@ def source_text(message: Message, labels: Collection[str] = ()) -> str:
     text = content_text(message.content)
     if message.name:
         text = named(message.name, content_text(of_one_speaker(text, labels)))
-    if not message.tool_calls:
-        return text
     calls = [f"[called {call.name} with {call.arguments}]" for call in message.tool_calls]
     return "\n".join([part for part in (text, *calls) if part])

@@ -190,9 +190,8 @@ def summarizer_prompt(
     )
     if not fold.cites_context:
         known |= {short_id: () for short_id in known if short_id[0] == "c"}
-    carrying = _EXTEND if extend else _CARRY_OVER
-    instructions = _INSTRUCTIONS.replace("{carrying}", carrying).replace("{max_tokens}", str(fold.cap_tokens))
-    instructions += FOCUS if focus else ""
+    instructions = _INSTRUCTIONS.replace("{carrying}", _EXTEND if extend else _CARRY_OVER)
+    instructions = instructions.replace("{max_tokens}", str(fold.cap_tokens)) + (FOCUS if focus else "")
     return SummarizerPrompt(instructions, document, known)
 
 
@@ -273,11 +272,8 @@ def _keeps_schema(answer: JsonObject) -> bool:
 
 
 def _are_items(items: Any) -> bool:
-    match items:
-        case [*each]:
-            return len(each) <= _MOST_ITEMS and all(map(_is_item, each))
-        case _:
-            return False
+    each = cast("list[Any]", items)
+    return isinstance(items, list) and len(each) <= _MOST_ITEMS and all(map(_is_item, each))
 
 
 def _is_item(item: Any) -> bool:
@@ -325,7 +321,7 @@ def summarizer_usage(
     if room <= 0:
         return Usage(0, 0)
     prompt_tokens = completion_tokens = 0
-    previous = fold.previous.body if fold.previous else None
+    previous = fold.previous and fold.previous.body
     for chunk in split_for_summarizer(fold, room, estimate):
         prompt = summarizer_prompt(fold, chunk, previous, room, estimate, extend=extend)
         prompt_tokens += prompt.tokens(estimate)
@@ -346,12 +342,9 @@ def _parse(answer: str | None) -> JsonObject:
     if start < 0 or end < start:
         raise SummaryRefused("no_json")
     try:
-        parsed: object = json.loads(text[start : end + 1])
+        return json.loads(text[start : end + 1])
     except (ValueError, RecursionError) as error:
         raise SummaryRefused("no_json") from error
-    if not isinstance(parsed, dict):
-        raise SummaryRefused("no_json")
-    return cast(JsonObject, parsed)
 
 
 def anchors_of(summary: Summary | None) -> frozenset[MessageId]:

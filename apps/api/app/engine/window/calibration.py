@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from math import exp, log, sqrt
 from statistics import median
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 
 LOWEST_RATIO = 0.5
 HIGHEST_RATIO = 3.0
@@ -105,8 +105,7 @@ def _mean(calibration: Calibration, start: float) -> float:
 def _with_mean(calibration: Calibration, mean: float) -> Calibration:
     """A copy whose `actual_tokens` are such that its mean, starting from 1, is `mean`."""
     weight = _prior_weight(calibration)
-    actual = mean * (calibration.estimated_tokens + weight) - weight
-    return Calibration(calibration.estimated_tokens, actual, calibration.squared_errors, calibration.observed_tokens)
+    return replace(calibration, actual_tokens=mean * (calibration.estimated_tokens + weight) - weight)
 
 
 def _prior_weight(calibration: Calibration) -> float:

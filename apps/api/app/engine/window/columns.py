@@ -10,7 +10,7 @@ import hashlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import accumulate, chain, pairwise, repeat
 from typing import Any, Final
 from uuid import UUID
@@ -22,7 +22,7 @@ from app.domain.types import REASONING_FORMS, Message, MessageId, Role, Turn, Tu
 from app.engine.messages.media import has_media
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import most_tokens_of, sendable_units
-from app.engine.recall.dates import day_of
+from app.engine.recall.dates import FIRST_INSTANT, day_of
 from app.engine.recall.ranking import text_key
 from app.engine.window.pieces import ANSWERED, MEDIA, NEWEST, UNIT_KINDS, Piece, traits_of, traits_of_letters
 from app.engine.window.prompt import OPENING, Hash, PromptItem, Run, Stretch, message_json, message_of, text_format
@@ -36,7 +36,6 @@ _FORMATS: Final = {role[0]: text_format(role) for role in _ROLES}
 """By the letters of `StoredTexts.roles`."""
 _MARKS_OF_LETTERS: Final = str.maketrans({role[0]: chr(_MARKS[role, None]) for role in _ROLES})
 _NO_TIME: Final = -(2**63)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ID_BYTES: Final = 16
 _MOST_KEPT_BYTES: Final = 65_536
@@ -126,7 +125,8 @@ class Columns:
             self._ids += message.id.bytes
             self._seqs.append(message.seq)
             self._message_tokens.append(message.tokens)
-            self._said_at.append(_microseconds_of(message.said_at))
+            said_at = message.said_at
+            self._said_at.append(_NO_TIME if said_at is None else (said_at - FIRST_INSTANT) // _MICROSECOND)
             self._marks.append(_MARKS[message.role, message.reasoning_sent])
             self._wire += wire
             self._ends.append(len(self._wire))
@@ -258,10 +258,10 @@ class Columns:
         """These pieces without their texts."""
         messages, turn = self._first_messages[first:end], self.turn_of(first)
         sizes = [after - before for before, after in pairwise(self.messages[first : end + 1])]
-        turns = [self.turn_seqs[turn]] * max(0, min(end, self._turn_pieces[turn + 1]) - first) if first < end else []
+        turns: list[int] = []
         while len(turns) < end - first:
+            turns += [self.turn_seqs[turn]] * (min(end, self._turn_pieces[turn + 1]) - first - len(turns))
             turn += 1
-            turns += [self.turn_seqs[turn]] * (min(end, self._turn_pieces[turn + 1]) - self._turn_pieces[turn])
         traits = self._traits[first:end]
         return list(
             map(
@@ -380,10 +380,5 @@ def _extend_sums(sums: array[int], more: Iterable[int]) -> None:
     sums.extend([*accumulate(more, initial=sums[-1])][1:])
 
 
-def _microseconds_of(instant: datetime | None) -> int:
-    """The instant as microseconds since 1970-01-01 in UTC."""
-    return _NO_TIME if instant is None else (instant - _EPOCH) // _MICROSECOND
-
-
 def _instant_of(microseconds: int) -> datetime | None:
-    return None if microseconds == _NO_TIME else _EPOCH + microseconds * _MICROSECOND
+    return None if microseconds == _NO_TIME else FIRST_INSTANT + microseconds * _MICROSECOND

@@ -35,11 +35,8 @@ def layout_of(prompt: Prompt) -> list[LaidOut]:
     rows: list[LaidOut] = []
     for part in prompt.parts:
         if isinstance(part, Run):
-            of_run = part.past.ids_of_run(part.first, part.end)
-            rows += (
-                LaidOut(part.region, tokens, message_id, turn_id, shortened=False)
-                for tokens, message_id, turn_id in of_run
-            )
+            for tokens, message_id, turn_id in part.past.ids_of_run(part.first, part.end):
+                rows.append(LaidOut(part.region, tokens, message_id, turn_id, shortened=False))
         else:
             rows.append(_row(part.region, part.tokens, part.message, shortened=part.is_shortened))
     return rows

@@ -223,9 +223,6 @@ class Turns(Sequence[Turn]):
     def __hash__(self) -> int:
         return hash(self._built)
 
-    def __iter__(self) -> Iterator[Turn]:
-        return iter(self._built)
-
     def __getitem__(self, at: Any) -> Any:
         return cast(Any, self._built)[at]
 

@@ -20,7 +20,7 @@ from app.engine.messages.turns import wire_tokens_of
 from app.engine.summary.fold import Fold
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.look_back import LOOK_BACK
-from app.engine.window.prompt import Part, Prompt, PromptItem, Run
+from app.engine.window.prompt import Prompt, PromptItem, Run
 from app.engine.window.prompt_refs import refs_of
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import PlanLog, Removal, Snapshot
@@ -166,18 +166,14 @@ class Assembled:
 def assemble(ready: Ready) -> Assembled:
     """The exact messages of a decision. Raises `AssertionError` if a tool call and its results are not together."""
     prompt = ready.prompt
-    if any(map(_is_of_tools, prompt.parts)):
+    stored = [part.message for part in prompt.parts if isinstance(part, PromptItem) and part.message]
+    if any(message.role == "tool" or message.tool_calls for message in stored):
         # A run consists of whole pieces, so it stands for a message without calls.
         assert_tool_pairing([{"role": "run"} if isinstance(part, Run) else part.as_sent() for part in prompt.parts])
     messages, sha256, size_bytes = prompt.hashed()
     refs = refs_of(prompt, ready.accounts.recalled, ready.window.snapshot.past.others_between)
     blocks = {block.sha256: block.text for block in prompt.blocks()}
     return Assembled(messages, prompt.tools, sha256, refs, blocks, size_bytes)
-
-
-def _is_of_tools(part: Part) -> bool:
-    message = part.message if isinstance(part, PromptItem) else None
-    return message is not None and (message.role == "tool" or bool(message.tool_calls))
 
 
 def assert_tool_pairing(messages: Sequence[PromptMessage]) -> None:

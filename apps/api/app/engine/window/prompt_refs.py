@@ -261,12 +261,10 @@ class SentHashes:
                 yield b',{"content":%b%b' % (content, rest.removeprefix(b'{"content":""'))
             else:
                 for seq in _seqs_of_run(kind, first, second, self._user_seqs):
-                    yield self._encoded.get((seq, kind)) or self._message(seq, kind)
-
-    def _message(self, seq: int, kind: str) -> bytes:
-        piece = message_json(_as_sent(self._messages[seq], kind))
-        self._encoded[seq, kind] = piece
-        return piece
+                    piece = self._encoded.get((seq, kind))
+                    if piece is None:
+                        piece = self._encoded[seq, kind] = message_json(_as_sent(self._messages[seq], kind))
+                    yield piece
 
     def _block(self, sha256_hex: str, form: str) -> bytes:
         if (sha256_hex, form) not in self._encoded:

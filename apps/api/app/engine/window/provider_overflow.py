@@ -117,8 +117,8 @@ def emergency_summary(fold: Fold, estimate: Estimate) -> SummaryBody | None:
     first, last = fold.turns[0].seq, fold.turns[-1].seq
     which = f"Turn {first}" if first == last else f"Turns {first} to {last}"
     note = f"{which} of this conversation left at once and unread, because the model's provider took no more."
-    if fold.previous is None:
-        return fit_summary(SummaryBody(note), fold.cap_tokens, estimate)
-    previous = fold.previous.body
-    body = replace(previous, summary_text=f"{note}\n{previous.summary_text}")
+    body = SummaryBody(note)
+    if fold.previous:
+        previous = fold.previous.body
+        body = replace(previous, summary_text=f"{note}\n{previous.summary_text}")
     return fit_summary(body, fold.cap_tokens, estimate)

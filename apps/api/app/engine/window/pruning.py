@@ -158,9 +158,7 @@ class Prune:
                 if not self.costs(to_tokens):
                     return
                 at = waiting.pop()
-                piece = self.kept[at]
-                done = shortenings(piece, self.window) if piece else []
-                if piece and done:
+                if (piece := self.kept[at]) and (done := shortenings(piece, self.window)):
                     self.replace_items(at, piece, done)
 
     def replace_items(self, at: int, piece: Piece, done: Sequence[Shortening]) -> None:
@@ -251,8 +249,7 @@ def shortened_media(piece: Piece, window: Window) -> list[Shortening]:
 
 
 def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
-    found = (mark_media(item, estimate) for item in piece.items)
-    return [each for each in found if each is not None]
+    return [marked for item in piece.items if (marked := mark_media(item, estimate))]
 
 
 def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:

@@ -68,7 +68,8 @@ def bring_back(window: Window) -> Window:
     They precede all tool rounds of the turn, which a change would take out of a provider's cache. So a later call has
     those of the first one, as long as the rounds leave room for all of them and nothing is pruned, and then none."""
     note = block_item("recall", "recall", "user", RECALL_NOTE, window.estimate)
-    most_tokens = _most_tokens(window)
+    text, recall = content_text(window.snapshot.current.messages[0].content), window.snapshot.policy.recall
+    most_tokens = most_recalled_tokens(text, recall, window.budget.input_budget)
     is_dated = window.snapshot.policy.show_time or most_tokens >= _LEAST_DATED_TOKENS
     day = day_said if is_dated else nobodys_day
     first = _before_rounds(window)
@@ -84,14 +85,11 @@ def bring_back(window: Window) -> Window:
     today = [(end, lines.pop(None))] if None in lines else window.added[len(days) :]
     for unit, found in chosen:
         items += [line] if (line := lines.pop(day(unit.messages[0]), None)) else []
-        matched = dict(zip(found.seqs, found.matched, strict=True))
+        matched, score = dict(zip(found.seqs, found.matched, strict=True)), round(100 * found.score)
         for message in unit.messages:
-            items.append(PromptItem("recall", message.tokens, None, message))
-            tokens = message.tokens + MESSAGE_FRAMING_TOKENS
-            words = matched.get(message.seq, ())
-            rows.append(
-                Recalled(message.seq, message.id, message.reasoning_sent, round(100 * found.score), tokens, words)
-            )
+            item, words = PromptItem("recall", message.tokens, None, message), matched.get(message.seq, ())
+            items.append(item)
+            rows.append(Recalled(message.seq, message.id, message.reasoning_sent, score, item.wire_tokens, words))
     shown = window.with_added([*days, *[(end, item) for item in items], *today], tuple(rows))
     return window if first is not window and shown.steady.input_tokens >= shown.prune_from else shown
 
@@ -119,11 +117,6 @@ def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, Pro
     if lines and today is not None and not any(at == len(window.past) for at, _ in window.added):
         lines[None] = day_item(today, "recall", window.estimate)
     return lines
-
-
-def _most_tokens(window: Window) -> int:
-    text = content_text(window.snapshot.current.messages[0].content)
-    return most_recalled_tokens(text, window.snapshot.policy.recall, window.budget.input_budget)
 
 
 def _chosen(

@@ -195,8 +195,7 @@ def fit_results(
     for item in sorted(items, key=lambda item: -item.tokens):
         if excess_tokens <= 0:
             break
-        shortening = _fit_result(item, excess_tokens, estimate, with_handle=with_handles)
-        if shortening is not None:
+        if shortening := _fit_result(item, excess_tokens, estimate, with_handle=with_handles):
             done.append(shortening)
             excess_tokens -= shortening.tokens_removed
     return done
