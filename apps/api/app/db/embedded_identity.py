@@ -67,8 +67,7 @@ def identity_for(folder: Path, program: Path) -> Identity:
         raise NoIdentityError(
             f"User {os.geteuid()} has no name in /etc/passwd, which initdb needs: give it one, or set DATABASE_URL."
         )
-    identity = Identity("account", account.pw_uid, account.pw_gid)
-    return _usable(identity, folder, program)
+    return _usable(Identity("account", account.pw_uid, account.pw_gid), folder, program)
 
 
 def _usable(identity: Identity, folder: Path, program: Path) -> Identity:
