@@ -151,7 +151,6 @@ class Pasts:
         return self._read(session_id).index
 
     def keep_index(self, session_id: SessionId, index: Index) -> None:
-        """Caches an index if it goes further than the cached one."""
         past = self._of(session_id)
         if past.index.through_seq < index.through_seq:
             past.index = index
@@ -175,7 +174,6 @@ class Pasts:
             past.vectors = None
 
     def last_prompt(self, session_id: SessionId) -> LastPrompt | None:
-        """The prompt that this process sent last, if it is cached."""
         return self._of(session_id).last_prompt
 
     def cached_prompt(self, session_id: SessionId) -> LastPrompt | None:
@@ -202,9 +200,8 @@ class Pasts:
     ) -> None:
         """Copies what is cached of `source` to its fork, which ends with this turn and message. Columns must be of this
         `past_version`, and end before the fork's last turn, which may be tried again there."""
-        if source not in self._pasts:
+        if (past := self._pasts.get(source)) is None:
             return
-        past = self._of(source)
         columns, counting = past.columns, past.counting
         is_same = counting is not None and counting.past_version == past_version
         fits = columns is not None and is_same and columns.turns > 0 and columns.turn_seqs[-1] < through_seq

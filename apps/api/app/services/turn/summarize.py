@@ -160,9 +160,8 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
     # A limit, or a summarizer that was not called, is no failure of the summarizer.
     called = summarizer.limit is None and failure != _BREAKER_OPEN
     note = AttemptNote(job.turn_seq - 1, called, called and failure is not None, used, lease_id)
-    choice, new = summarizer.choice if called else None, None
-    if summary:
-        new = new_summary(session.id, summary, fold.previous, summarizer.alias, estimate, choice, usage, job.claim)
+    choice, made_by = summarizer.choice if called else None, summarizer.alias
+    new = summary and new_summary(session.id, summary, fold.previous, made_by, estimate, choice, usage, job.claim)
     stored = await _store(rt, session.id, new, note, job.claim)
     return SummaryAttempt(
         summary=summary if stored else None,
