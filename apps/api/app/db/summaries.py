@@ -251,7 +251,6 @@ async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id
 
 
 async def page_of_summaries(tx: Transaction, session_id: SessionId, bounds: PageBounds[UUID]) -> Fetched[StoredSummary]:
-    """Summaries within these bounds of ids."""
     page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
     return page.of(_stored)
 

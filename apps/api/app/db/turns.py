@@ -116,7 +116,6 @@ async def turns_begun_by(
 
 
 async def page_of_turns(tx: Transaction, session_id: SessionId, bounds: PageBounds[int]) -> Fetched[ListedTurn]:
-    """Turns within these bounds of numbers."""
     page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
     return page.of(lambda row: record_of(ListedTurn, row, **_decoded(row)))
 

@@ -105,7 +105,6 @@ def encoding_of(model: Model, policy: ContextPolicy) -> str:
 
 
 def counting_of(session: SessionState, model: Model, policy: ContextPolicy) -> Counting:
-    """What must be equal for cached turns to be valid for the session, model and policy."""
     return Counting(session.past_version, encoding_of(model, policy), model.model, model.reasoning_rule)
 
 
