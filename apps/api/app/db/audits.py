@@ -88,8 +88,7 @@ def _recorded(row: JsonObject, recalled: Sequence[Recalled], ids: Mapping[int, M
     if "estimated_tokens_after" not in log:
         log = {**_derived(row), **log}
     if recalled:
-        rows = [replace(each, message_id=ids[each.seq]).public() for each in recalled]
-        log = {**log, "recalled": rows}
+        log = {**log, "recalled": [replace(each, message_id=ids[each.seq]).public() for each in recalled]}
     if refs and isinstance(refs.get("regions"), str):  # the form before references were lines
         refs = refs | {"regions": _runs(refs["regions"])}
     return row | {"context_trim_log": log, "prompt_refs": refs, "regions": all_regions(row["regions"])}

@@ -31,8 +31,7 @@ class Identity:
     def command(self, how: Literal["wait", "detach", "probe"], program: Path, arguments: list[str]) -> list[str]:
         """The command line that runs the program under this identity."""
         name = "self" if self.kind == "self" else f"{self.kind}:{self.uid}:{self.gid}"
-        launcher = [sys.executable, "-I", "-S", embedded_launcher.__file__]
-        return [*launcher, name, how, str(program), *arguments]
+        return [sys.executable, "-I", "-S", embedded_launcher.__file__, name, how, str(program), *arguments]
 
     def own(self, folder: Path) -> None:
         """Makes the account the owner of the folder, if the server runs as another account than the caller."""

@@ -313,8 +313,7 @@ async def messages_from_rows(rows: Sequence[Record]) -> list[Message]:
 
 async def messages_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> list[Message]:
     """A turn's messages in time order, without withdrawn ones."""
-    rows = await tx.fetch(_OF_TURN, session_id=session_id, turn_id=turn_id)
-    return [message_from_row(row) for row in rows]
+    return [message_from_row(row) for row in await tx.fetch(_OF_TURN, session_id=session_id, turn_id=turn_id)]
 
 
 async def reply_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> Message | None:

@@ -297,5 +297,4 @@ async def append_history(tx: Transaction, session: SessionRef, history: Sequence
     """Adds turns at the session's end under its lock. Raises `NotFound`, and `UniqueViolated` when one of them is open
     and the session already has an open turn."""
     for part in history:
-        values = values_of(part, "last_turn_id")
-        existing(await tx.fetchrow(_APPEND, **of_session(session), **values), "session")
+        existing(await tx.fetchrow(_APPEND, **of_session(session), **values_of(part, "last_turn_id")), "session")

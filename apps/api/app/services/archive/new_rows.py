@@ -274,8 +274,7 @@ class ImportJob:
         is `cancelled`: later prompts contain the user's messages and its complete tool groups."""
         source, self._source = self._source, None
         if isinstance(source, IncomingList):
-            turns = cut_turns(source.messages)
-            self._parts = iter([*drafted(self._tools, encoding, model_alias, turns)])
+            self._parts = iter([*drafted(self._tools, encoding, model_alias, cut_turns(source.messages))])
         elif source is not None:
             self._parts = restored(self._tools, source, encoding)
 

@@ -210,8 +210,7 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
 
     def most(model: Model) -> CallUse:
         ceiling, output = largest_of(budget_of(model, rows.policy), output_pct)
-        encoding = encoding_of(model, rows.policy)
-        ratio = rt.calibrations.ratio(rows.session.tenant_id, model.alias, encoding)
+        ratio = rt.calibrations.ratio(rows.session.tenant_id, model.alias, encoding_of(model, rows.policy))
         prompt = min(ceil(estimated_tokens * ratio), ceiling) if is_counted else ceiling
         return most_of(model, prompt, min(options.max_output_tokens or output, output))
 

@@ -245,8 +245,7 @@ async def prepare_search(rt: Runtime, session: SessionRef, words: str) -> None:
     """Requests the vector of the words of a search, if the session has vectors to compare it with."""
     if rt.embeddings is None or not words.strip():
         return
-    has_some = await rt.database.run(has_vectors, session.id, rt.embeddings.model)
-    if has_some:
+    if await rt.database.run(has_vectors, session.id, rt.embeddings.model):
         await rt.embeddings.prepare(session.tenant_id, words, partial(_store_usage, rt, rt.embeddings, session.id))
 
 

@@ -280,8 +280,7 @@ def start_after_turn(
         is_first = turn.claim.round == turn.claim.fence == 1 and plan.snapshot.summary == plan.rows.summary
         said = replace(reply, said_at=completed_at)
         rows = _rows_after(turn, plan.rows, said) if is_own and is_first and is_sound else None
-        tools = plan.decided.prompt.tools
-        work = summarize_after_turn(rt, session, tools, options.instructions, rows)
+        work = summarize_after_turn(rt, session, plan.decided.prompt.tools, options.instructions, rows)
         rt.chores.start(work, behind_an_answer(session.id))
 
 
