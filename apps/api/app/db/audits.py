@@ -34,7 +34,6 @@ _IDS = sql("SELECT seq, id FROM messages WHERE session_id = :session_id AND seq 
 
 _BLOCKS = sql("SELECT sha256, content FROM prompt_blocks WHERE session_id = :session_id AND sha256 = ANY(:sha256s)")
 
-
 _IN_RANGES = sql(f"""
     SELECT t.id AS turn, t.seq AS turn_seq, t.status, {AS_STORED}
     FROM turns t JOIN messages m ON m.session_id = t.session_id AND m.turn_id = t.id AND NOT m.withdrawn

@@ -32,7 +32,6 @@ _ENDS_AT = """CASE WHEN {0}.span = 'minute' THEN {0}.starts_at + interval '1 min
     WHEN {0}.span = 'month' THEN (({0}.starts_at AT TIME ZONE 'UTC') + interval '1 month') AT TIME ZONE 'UTC' END"""
 _SUMS = ("turns", "tokens", "usd", "reserved_tokens", "reserved_usd")
 
-
 _USAGE: Mapping[Scope, tuple[sa.Table, str]] = {
     "tenant": (tables.tenant_usage, "tenant_id"),
     "session": (tables.session_usage, "session_id"),

@@ -77,7 +77,6 @@ _CHOSEN = sql(f"""
     ORDER BY m.seq
     """)
 
-
 _TO_LOOK_THROUGH = sql("""
     SELECT id, last_message_seq FROM sessions
     WHERE tenant_id = :tenant_id AND id <= :first ORDER BY id DESC LIMIT :limit

@@ -268,9 +268,8 @@ async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Messag
         new[message.seq], used = await recounted(rt, rows.encoding, message)
         fell_back = fell_back or used != rows.encoding
     if store and not fell_back:
-        async with rt.database.autocommit() as tx:
-            counts = ((message.id, message.tokens, message.reasoning_tokens) for message in new.values())
-            await save_token_counts(tx, rows.session.id, rows.encoding, counts)
+        counts = ((message.id, message.tokens, message.reasoning_tokens) for message in new.values())
+        await rt.database.run(save_token_counts, rows.session.id, rows.encoding, counts)
     return replace(await _with_messages(rows, new), fell_back=fell_back)
 
 

@@ -68,7 +68,6 @@ _BREAKER_OPEN = "breaker_open"
 _LEASE_SLACK_S = 10.0
 """Added to the summarizer's own deadline for the time that counting and storing take."""
 
-
 IN_PROGRESS = "in_progress"
 """The failure of an attempt that was not made because another summary of the session is in progress."""
 STALE = "stale"
