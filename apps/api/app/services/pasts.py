@@ -296,7 +296,7 @@ async def settled_columns(
             begins = texts.part(0, first).seqs[-1] if first else after_seq
             ends = texts.part(first, end).seqs[-1]
             turns = await window_turns(tx, session_id, begins, ends, encoding, step_failed=False, take_bytes=take_bytes)
-            counted = list(takewhile(_is_counted, turns))
+            counted = list(takewhile(lambda turn: all(each.tokens != UNCOUNTED for each in turn.messages), turns))
             columns = await extended_columns(columns, counted, as_sent)
             if len(counted) < len(turns):
                 break
@@ -322,10 +322,6 @@ def _more_than_text(texts: StoredTexts) -> tuple[int, int]:
         if not texts.turn_completed[at] or "-" in texts.roles[first:end]
     ]
     return (places[0], places[-1] + 1) if places else (len(texts.turn_seqs), len(texts.turn_seqs))
-
-
-def _is_counted(turn: Turn) -> bool:
-    return all(message.tokens != UNCOUNTED for message in turn.messages)
 
 
 async def extended_columns(
