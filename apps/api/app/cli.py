@@ -20,7 +20,6 @@ from app.domain.errors import OperatorError, PlimsollError
 
 EXIT_UNUSABLE = 2
 
-
 _IMPORTED_LATER: Final[Mapping[str, str]] = {
     **dict.fromkeys(("keys", "limits", "windows", "distribute", "purge"), "app.commands.administration"),
     "simulate": "app.commands.simulate",

@@ -134,7 +134,6 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
 
 
 async def _route(router: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serves a request by its route, or refuses it if there is none."""
     try:
         await router(scope, receive, send)
     except HTTPException as error:
@@ -151,8 +150,6 @@ async def _route(router: ASGIApp, scope: Scope, receive: Receive, send: Send) ->
 def _methods_here(scope: Scope) -> set[str]:
     """All methods of the path: the router reports only those of the first matching route."""
     application: FastAPI = scope["app"]
-    methods: set[str] = set()
-    for route in application.routes:
-        if isinstance(route, APIRoute) and route.matches(scope)[0] is not Match.NONE:
-            methods |= route.methods or set()
-    return methods
+    routes = [route for route in application.routes if isinstance(route, APIRoute)]
+    here = [route.methods or set() for route in routes if route.matches(scope)[0] is not Match.NONE]
+    return set[str]().union(*here)

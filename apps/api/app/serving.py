@@ -160,13 +160,10 @@ def _drain_first(drain: Drain, shutdown_delay_s: float) -> None:
         else:
             leaving.append(asyncio.create_task(leave(hand_on)))
 
-    # uvicorn does not handle SIGHUP, which a closed terminal sends.
-    for number, meant in (
-        (signal.SIGTERM, signal.SIGTERM),
-        (signal.SIGINT, signal.SIGINT),
-        (signal.SIGHUP, signal.SIGTERM),
-    ):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if callable(signal.getsignal(number)):
+            # uvicorn does not handle SIGHUP, which a closed terminal sends.
+            meant = signal.SIGTERM if number is signal.SIGHUP else number
             # uvicorn puts back what was there before it when it ends.
             hand_on = partial(server.handle_exit, meant, None)
             signal.signal(number, lambda _number, _frame, hand_on=hand_on: loop.call_soon_threadsafe(begin, hand_on))

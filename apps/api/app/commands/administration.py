@@ -85,7 +85,6 @@ def list_keys() -> None:
 @keys.command("revoke")
 def revoke_key(key_id: Annotated[UUID, typer.Argument(help="The id that `keys list` shows.")]) -> None:
     """Ends a key. Running services refuse it within seconds."""
-
     revoked = with_database(lambda database: key_service.revoke_key(database, key_id))
     typer.echo(f"Revoked: {revoked.name}")
 

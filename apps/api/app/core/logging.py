@@ -156,10 +156,8 @@ def _log_unhandled(event: str, given: threading.ExceptHookArgs | sys.UnraisableH
 
 
 def _add_request_fields(_logger: object, _method: str, event: EventDict) -> EventDict:
-    fields = request_fields.get()
-    if fields:
-        for name, value in fields.items():
-            event.setdefault(name, value)
+    for name, value in (request_fields.get() or {}).items():
+        event.setdefault(name, value)
     return event
 
 

@@ -49,7 +49,6 @@ async def insert_key(
 
 
 async def list_keys(tx: Transaction) -> list[ApiKey]:
-    """All keys, revoked ones too, oldest first."""
     return await tx.fetch_records(ApiKey, _LIST)
 
 

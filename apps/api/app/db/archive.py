@@ -261,8 +261,7 @@ _EXPORTED_SESSION = sql(f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = :se
 def _exported_after(section: _Section) -> Statement:
     """The statement for the rows of a section that follow those with the key `key_0`, …; each row has its key."""
     keys, table = section.keys, section.table.name
-    whole = {"request": WHOLE_REQUEST}
-    columns = [whole.get(column, f"x.{column}") for column in section.columns]
+    columns = [WHOLE_REQUEST if column == "request" else f"x.{column}" for column in section.columns]
     rows = f"{table} x WHERE x.session_id = :session_id"
     if keys[0] == "t.seq":
         turn_id = "id" if section.table is tables.turns else "turn_id"

@@ -34,7 +34,6 @@ _IDS = sql("SELECT seq, id FROM messages WHERE session_id = :session_id AND seq 
 
 _BLOCKS = sql("SELECT sha256, content FROM prompt_blocks WHERE session_id = :session_id AND sha256 = ANY(:sha256s)")
 
-
 _IN_RANGES = sql(f"""
     SELECT t.id AS turn, t.seq AS turn_seq, t.status, {AS_STORED}
     FROM turns t JOIN messages m ON m.session_id = t.session_id AND m.turn_id = t.id AND NOT m.withdrawn
@@ -88,8 +87,7 @@ def _recorded(row: JsonObject, recalled: Sequence[Recalled], ids: Mapping[int, M
     if "estimated_tokens_after" not in log:
         log = {**_derived(row), **log}
     if recalled:
-        rows = [replace(each, message_id=ids[each.seq]).public() for each in recalled]
-        log = {**log, "recalled": rows}
+        log = {**log, "recalled": [replace(each, message_id=ids[each.seq]).public() for each in recalled]}
     if refs and isinstance(refs.get("regions"), str):  # the form before references were lines
         refs = refs | {"regions": _runs(refs["regions"])}
     return row | {"context_trim_log": log, "prompt_refs": refs, "regions": all_regions(row["regions"])}

@@ -9,7 +9,7 @@ from uuid import UUID
 from app.db import tables
 from app.db.database import Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
-from app.db.messages import NEWEST_CALLS, UNGIVEN
+from app.db.messages import NEWEST_CALLS
 from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, insert_in_session
 from app.db.sql import CLOCK, Statement, binds, insert_row, of_session, sql
 from app.db.turns import SHORT_REQUEST, WHOLE_REQUEST, is_stored_apart, parts_of_request
@@ -96,7 +96,7 @@ _WAITING = sql(f"""
     """)
 
 _NEW_OUTPUTS = {"turn_id": "t.id", "seq": ":messages_before + x.seq", "role": "'tool'"}
-_OUTPUTS = insert_in_session(tables.messages, "outputs", "t", _NEW_OUTPUTS, without=UNGIVEN)
+_OUTPUTS = insert_in_session(tables.messages, "outputs", "t", _NEW_OUTPUTS, without=("reasoning_tokens", "withdrawn"))
 
 
 def _reclaim(request: str, block: str = "") -> Statement:

@@ -199,7 +199,10 @@ class Database:
         """A connection, in a transaction of this isolation level unless it is None. Everything is in one generator:
         each more costs as much as running a small statement."""
         if locking is not None:
-            await self._wait_for(locking)
+            try:
+                await self._sessions.acquire(locking, self._timeout_s)
+            except TimeoutError:
+                raise SessionBusy(LOCKED) from None
         try:
             pooled = await self._checkout()
             try:
@@ -224,12 +227,6 @@ class Database:
         finally:
             if locking is not None:
                 self._sessions.release(locking)
-
-    async def _wait_for(self, session_id: UUID) -> None:
-        try:
-            await self._sessions.acquire(session_id, self._timeout_s)
-        except TimeoutError:
-            raise SessionBusy(LOCKED) from None
 
     async def _begin(self, pooled: _Pooled, level: str, *, locks: bool) -> None:
         """Begins a transaction with the settings that its connection lacks. The connection is not lent again if this is

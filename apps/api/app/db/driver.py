@@ -149,7 +149,6 @@ async def _set_up(connection: Driver, *, chooses_settings: bool) -> bool:
 
 
 def _column_json(value: object) -> str:
-    """A value of a JSON column as the database gets it."""
     if isinstance(value, JsonText):
         return value
     return orjson.dumps(value, default=_plain).decode()

@@ -31,8 +31,7 @@ class Identity:
     def command(self, how: Literal["wait", "detach", "probe"], program: Path, arguments: list[str]) -> list[str]:
         """The command line that runs the program under this identity."""
         name = "self" if self.kind == "self" else f"{self.kind}:{self.uid}:{self.gid}"
-        launcher = [sys.executable, "-I", "-S", embedded_launcher.__file__]
-        return [*launcher, name, how, str(program), *arguments]
+        return [sys.executable, "-I", "-S", embedded_launcher.__file__, name, how, str(program), *arguments]
 
     def own(self, folder: Path) -> None:
         """Makes the account the owner of the folder, if the server runs as another account than the caller."""
@@ -67,8 +66,7 @@ def identity_for(folder: Path, program: Path) -> Identity:
         raise NoIdentityError(
             f"User {os.geteuid()} has no name in /etc/passwd, which initdb needs: give it one, or set DATABASE_URL."
         )
-    identity = Identity("account", account.pw_uid, account.pw_gid)
-    return _usable(identity, folder, program)
+    return _usable(Identity("account", account.pw_uid, account.pw_gid), folder, program)
 
 
 def _usable(identity: Identity, folder: Path, program: Path) -> Identity:

@@ -15,6 +15,7 @@ from app.db.database import Transaction, record_of
 from app.db.driver import Record
 from app.db.sessions import locked_session
 from app.db.sql import CLOCK, Statement, insert_row, sql
+from app.domain.frozen import values_of
 from app.domain.limits import CallUse, Limits, Scope, Used, spans_of
 from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, TurnId
 
@@ -30,7 +31,6 @@ _ENDS_AT = """CASE WHEN {0}.span = 'minute' THEN {0}.starts_at + interval '1 min
     WHEN {0}.span = 'day' THEN {0}.starts_at + interval '1 day'
     WHEN {0}.span = 'month' THEN (({0}.starts_at AT TIME ZONE 'UTC') + interval '1 month') AT TIME ZONE 'UTC' END"""
 _SUMS = ("turns", "tokens", "usd", "reserved_tokens", "reserved_usd")
-
 
 _USAGE: Mapping[Scope, tuple[sa.Table, str]] = {
     "tenant": (tables.tenant_usage, "tenant_id"),
@@ -173,12 +173,8 @@ async def reserve(
 ) -> tuple[list[Used], JsonObject]:
     """Reserves a call before it is made. Returns the sums without it, and the reservation stored with the turn. The
     caller rolls back if a limit is exceeded. The tenant's other calls wait until the transaction ends."""
-    used, reservation = await _count(
-        tx,
-        {"tenant": session.tenant_id, "session": session.id},
-        limits,
-        {"turns": worst.turns, "tokens": 0, "usd": 0, "reserved_tokens": worst.tokens, "reserved_usd": worst.usd},
-    )
+    reserved = {"turns": worst.turns, "reserved_tokens": worst.tokens, "reserved_usd": worst.usd}
+    used, reservation = await _count(tx, {"tenant": session.tenant_id, "session": session.id}, limits, reserved)
     await tx.execute(_HOLD, session_id=session.id, turn_id=turn_id, reservation=reservation)
     return used, reservation
 
@@ -187,6 +183,7 @@ async def _count(
     tx: Transaction, keys: Mapping[Scope, object], limits: Mapping[Scope, Limits], added: Mapping[str, object]
 ) -> tuple[list[Used], JsonObject]:
     """Adds to the spans of every limit, the tenant's first. Returns the sums before, and a reservation to give back."""
+    added = {**dict.fromkeys(_SUMS, 0), **added}
     found: list[Used] = []
     for scope, values in limits.items():
         spans, key = spans_of(values), keys[scope]
@@ -211,13 +208,8 @@ async def count_use(
     row = await tx.fetchrow(_LIMITS_OF_SESSION, session_id=session_id)
     if row is None or not (limits := limits_of(row)):
         return None
-    used, reservation = await _count(
-        tx,
-        {"tenant": row["tenant_id"], "session": session_id},
-        limits,
-        {"turns": worst.turns, "tokens": worst.tokens, "usd": worst.usd, "reserved_tokens": 0, "reserved_usd": 0},
-    )
-    return limits, used, reservation
+    keys: Mapping[Scope, object] = {"tenant": row["tenant_id"], "session": session_id}
+    return limits, *await _count(tx, keys, limits, values_of(worst))
 
 
 async def give_back(
@@ -249,12 +241,10 @@ def limits_of(row: Record) -> dict[Scope, Limits]:
 
 
 async def set_limits(tx: Transaction, tenant_id: TenantId, limits: Limits) -> None:
-    """Sets these limits and leaves the tenant's others unchanged."""
     await tx.execute(_SET, tenant_id=tenant_id, limits={name: str(value) for name, value in limits.items()})
 
 
 async def clear_limits(tx: Transaction, tenant_id: TenantId) -> int:
-    """Deletes the tenant's limits and sets what was counted for them to 0; returns how many limits there were."""
     cleared = await tx.execute(_CLEAR, tenant_id=tenant_id)
     await tx.execute(_FORGET_USE, tenant_id=tenant_id)
     return cleared

@@ -50,9 +50,6 @@ MESSAGE_BYTES = "octet_length(concat(m.content, m.tool_calls, m.reasoning, m.rea
 AS_STORED = f"{_OF_MESSAGE}, m.token_estimate AS tokens"
 """The columns that `message_from_row` reads, with the counts in the encoding that the message was stored with."""
 
-UNGIVEN = ("reasoning_tokens", "withdrawn")
-"""Columns that have their defaults in every message except a model's reply or an imported one."""
-
 NEWEST_CALLS = """(
         SELECT m.tool_calls FROM messages m
         WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'assistant'
@@ -275,7 +272,6 @@ async def messages_in_runs(
 
 
 async def page_of_messages(tx: Transaction, session_id: SessionId, bounds: PageBounds[int]) -> Fetched[MessageRecord]:
-    """Messages within these bounds of numbers, in the form for clients."""
     page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
     return page.of(partial(record_of, MessageRecord))
 
@@ -317,8 +313,7 @@ async def messages_from_rows(rows: Sequence[Record]) -> list[Message]:
 
 async def messages_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> list[Message]:
     """A turn's messages in time order, without withdrawn ones."""
-    rows = await tx.fetch(_OF_TURN, session_id=session_id, turn_id=turn_id)
-    return [message_from_row(row) for row in rows]
+    return [message_from_row(row) for row in await tx.fetch(_OF_TURN, session_id=session_id, turn_id=turn_id)]
 
 
 async def reply_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> Message | None:

@@ -20,7 +20,6 @@ from app.db.driver import Record
 from app.db.messages import AS_STORED, NOT_REJECTED, SAID_AT, TURN_SEQ, message_from_row
 from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, insert_from, paged, sql
 from app.db.tables import message_vectors
-from app.domain.frozen import frozen
 from app.domain.types import STATUS_OF, SessionId, TenantId, Turn, TurnId, TurnStatus
 
 # The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed.
@@ -78,7 +77,6 @@ _CHOSEN = sql(f"""
     ORDER BY m.seq
     """)
 
-
 _TO_LOOK_THROUGH = sql("""
     SELECT id, last_message_seq FROM sessions
     WHERE tenant_id = :tenant_id AND id <= :first ORDER BY id DESC LIMIT :limit
@@ -115,26 +113,11 @@ _WITH_WORDS = paged(
 )
 
 
-@frozen
-class StoredTerms:
-    """The packed terms of the messages of a range through `through_seq`, concatenated in order. `seqs`, `tokens` and
-    `days` (on which they were said, since 1970-01-01 in UTC) have 8 bytes each, big-endian. `unpacked` counts the
-    messages without terms."""
-
-    seqs: bytes
-    tokens: bytes
-    days: bytes
-    terms: bytes
-    unpacked: int
-    through_seq: int
-
-
-async def stored_terms(
-    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, limit: int
-) -> StoredTerms:
-    """The packed terms of a session's first `limit` messages after `after_seq` through `through_seq`."""
-    found = await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
-    return StoredTerms(**found)
+async def stored_terms(tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, limit: int) -> Record:
+    """The packed `terms` of a session's first `limit` messages after `after_seq`, concatenated in order, and the number
+    `through_seq` that they reach. `seqs`, `tokens` and `days` (on which they were said, since 1970-01-01 in UTC) have 8
+    bytes each, big-endian. `unpacked` counts the messages without terms."""
+    return await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
 
 
 async def settled_seq(tx: Transaction, session_id: SessionId, last_seq: int) -> int:

@@ -170,7 +170,6 @@ async def name_session(tx: Transaction, session: SessionRef, by: NamedBy, name: 
 
 
 async def list_sessions(tx: Transaction, tenant_id: TenantId, bounds: PageBounds[UUID]) -> Fetched[Session]:
-    """The tenant's sessions within these bounds of ids."""
     page = await tx.fetch_between(_PAGES, bounds, tenant_id=tenant_id)
     return page.of(partial(record_of, Session))
 

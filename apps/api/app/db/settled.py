@@ -104,7 +104,6 @@ async def _turns(tx: Transaction, session_id: SessionId, turn_ids: Sequence[byte
 
 
 def _integers(data: bytes) -> tuple[int, ...]:
-    """Integers of 8 bytes each, big-endian."""
     return struct.unpack(f">{len(data) // 8}q", data)
 
 

@@ -109,8 +109,7 @@ async def stored_aliases(tx: Transaction, session_id: SessionId, through_seq: in
 
 
 async def dated_pins(tx: Transaction, session_id: SessionId) -> list[tuple[datetime, Pin]]:
-    rows = await tx.fetch(_PINS, session_id=session_id)
-    return [(row["created_at"], record_of(Pin, row)) for row in rows]
+    return [(row["created_at"], record_of(Pin, row)) for row in await tx.fetch(_PINS, session_id=session_id)]
 
 
 async def stored_totals(tx: Transaction, session_id: SessionId, through_seq: int) -> JsonObject:

@@ -172,13 +172,12 @@ async def prompt_context(
 ) -> PromptContext:
     """The active summary, the pins in the order of creation, whether a step of the newest settled turn failed, and the
     id of the message `cached_seq`. A summary never changes: `cached_summary` is returned if it is the active one."""
-    cached_summary_id = cached_summary.id if cached_summary else None
     row = await tx.fetch_one(
         _CONTEXT,
         session_id=session_id,
         before_seq=before_seq,
         cached_seq=cached_seq,
-        cached_summary_id=cached_summary_id,
+        cached_summary_id=cached_summary.id if cached_summary else None,
     )
     active = row["summary"]
     pins: Sequence[tuple[str, str | None, float | None, str | None]] = row["pins"] or ()
@@ -251,7 +250,6 @@ async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id
 
 
 async def page_of_summaries(tx: Transaction, session_id: SessionId, bounds: PageBounds[UUID]) -> Fetched[StoredSummary]:
-    """Summaries within these bounds of ids."""
     page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
     return page.of(_stored)
 

@@ -116,7 +116,6 @@ async def turns_begun_by(
 
 
 async def page_of_turns(tx: Transaction, session_id: SessionId, bounds: PageBounds[int]) -> Fetched[ListedTurn]:
-    """Turns within these bounds of numbers."""
     page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
     return page.of(lambda row: record_of(ListedTurn, row, **_decoded(row)))
 
@@ -298,5 +297,4 @@ async def append_history(tx: Transaction, session: SessionRef, history: Sequence
     """Adds turns at the session's end under its lock. Raises `NotFound`, and `UniqueViolated` when one of them is open
     and the session already has an open turn."""
     for part in history:
-        values = values_of(part, "last_turn_id")
-        existing(await tx.fetchrow(_APPEND, **of_session(session), **values), "session")
+        existing(await tx.fetchrow(_APPEND, **of_session(session), **values_of(part, "last_turn_id")), "session")

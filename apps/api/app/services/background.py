@@ -73,8 +73,7 @@ async def _renew_leases(rt: Runtime) -> None:
     failed = 0
     for claim, task in rt.leases.held():
         try:
-            is_ours = await rt.database.run(renew_lease, claim, rt.turn_lease_s)
-            if not is_ours:
+            if not await rt.database.run(renew_lease, claim, rt.turn_lease_s):
                 task.cancel()
         except DatabaseUnavailable:
             failed += 1

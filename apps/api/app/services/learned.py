@@ -64,7 +64,7 @@ class Calibrations:
                     await store.store_calibrations(tx, {key: astuple(each) for key, each in merged.items()})
             except DatabaseUnavailable:
                 for key, calls in seen.items():
-                    self._wait(key, calls, later=self._pending.pop(key, []))
+                    self._wait(key, [*calls, *self._pending.pop(key, [])])
                 raise
             for key, each in merged.items():
                 self._keep(key, _with_all(each, self._pending.get(key, [])))
@@ -88,8 +88,8 @@ class Calibrations:
         if len(self._known) > self._most_known:
             del self._known[next(iter(self._known))]
 
-    def _wait(self, key: Key, calls: list[_Seen], later: list[_Seen] | None = None) -> None:
-        waiting = [*self._pending.pop(key, []), *calls, *(later or [])]
+    def _wait(self, key: Key, calls: list[_Seen]) -> None:
+        waiting = [*self._pending.pop(key, []), *calls]
         if len(self._pending) < self._most_known:
             self._pending[key] = waiting[-_MOST_WAITING:]
 

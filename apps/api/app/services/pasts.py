@@ -151,7 +151,6 @@ class Pasts:
         return self._read(session_id).index
 
     def keep_index(self, session_id: SessionId, index: Index) -> None:
-        """Caches an index if it goes further than the cached one."""
         past = self._of(session_id)
         if past.index.through_seq < index.through_seq:
             past.index = index
@@ -175,7 +174,6 @@ class Pasts:
             past.vectors = None
 
     def last_prompt(self, session_id: SessionId) -> LastPrompt | None:
-        """The prompt that this process sent last, if it is cached."""
         return self._of(session_id).last_prompt
 
     def cached_prompt(self, session_id: SessionId) -> LastPrompt | None:
@@ -202,9 +200,8 @@ class Pasts:
     ) -> None:
         """Copies what is cached of `source` to its fork, which ends with this turn and message. Columns must be of this
         `past_version`, and end before the fork's last turn, which may be tried again there."""
-        if source not in self._pasts:
+        if (past := self._pasts.get(source)) is None:
             return
-        past = self._of(source)
         columns, counting = past.columns, past.counting
         is_same = counting is not None and counting.past_version == past_version
         fits = columns is not None and is_same and columns.turns > 0 and columns.turn_seqs[-1] < through_seq
@@ -299,7 +296,7 @@ async def settled_columns(
             begins = texts.part(0, first).seqs[-1] if first else after_seq
             ends = texts.part(first, end).seqs[-1]
             turns = await window_turns(tx, session_id, begins, ends, encoding, step_failed=False, take_bytes=take_bytes)
-            counted = list(takewhile(_is_counted, turns))
+            counted = list(takewhile(lambda turn: all(each.tokens != UNCOUNTED for each in turn.messages), turns))
             columns = await extended_columns(columns, counted, as_sent)
             if len(counted) < len(turns):
                 break
@@ -325,10 +322,6 @@ def _more_than_text(texts: StoredTexts) -> tuple[int, int]:
         if not texts.turn_completed[at] or "-" in texts.roles[first:end]
     ]
     return (places[0], places[-1] + 1) if places else (len(texts.turn_seqs), len(texts.turn_seqs))
-
-
-def _is_counted(turn: Turn) -> bool:
-    return all(message.tokens != UNCOUNTED for message in turn.messages)
 
 
 async def extended_columns(

@@ -106,7 +106,6 @@ async def existing_in(tx: Transaction, session: SessionRef, found: T | None, nou
 
 
 async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage]:
-    """Tokens and cost of the session's calls so far, by alias and purpose."""
     return await rt.database.run(usage_totals, session_id)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any, TypeAlias
 
 import orjson
@@ -167,9 +166,7 @@ def _parts(rows: dict[str, list[JsonObject]], counters: Counters) -> Generator[N
 
 def _renumbered(tools: Tools, document: Mapping[str, Any]) -> dict[str, list[JsonObject]]:
     """The document's rows under new ids, which sort in the rows' order, with the fields that only stored rows have."""
-    ids: dict[str, str] = {
-        row["id"]: str(tools.new_id()) for row in chain.from_iterable(document[section] for section in ROWS_WITH_ID)
-    }
+    ids: dict[str, str] = {row["id"]: str(tools.new_id()) for section in ROWS_WITH_ID for row in document[section]}
     rows: dict[str, list[JsonObject]] = {
         "pins": document["pins"],
         "blocks": document["blocks"],
@@ -277,8 +274,7 @@ class ImportJob:
         is `cancelled`: later prompts contain the user's messages and its complete tool groups."""
         source, self._source = self._source, None
         if isinstance(source, IncomingList):
-            turns = cut_turns(source.messages)
-            self._parts = iter([*drafted(self._tools, encoding, model_alias, turns)])
+            self._parts = iter([*drafted(self._tools, encoding, model_alias, cut_turns(source.messages))])
         elif source is not None:
             self._parts = restored(self._tools, source, encoding)
 

@@ -46,7 +46,6 @@ class JobFailed(Exception):
 RELEASE: Final = pickle.dumps(None)
 """The message that releases the job. It is not answered."""
 
-
 GONE: Final = (ConnectionError, EOFError, pickle.UnpicklingError)
 """What `send` and `receive` raise when the other end is closed, between two messages or within one."""
 

@@ -68,9 +68,8 @@ async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Addi
     is_new = keeping is not None and keeping.fields is not None
     if not is_new and await turns.newest_of(tx, session, lock=True) != newest:
         raise TurnInProgress("The session went on meanwhile.")
-    ended_turn_id = None
-    if additions.outputs is not None and newest.status is TurnStatus.AWAITING_TOOLS:
-        ended_turn_id = newest.turn_id
+    ends_turn = additions.outputs is not None and newest.status is TurnStatus.AWAITING_TOOLS
+    ended_turn_id = newest.turn_id if ends_turn else None
     if ended_turn_id is not None:
         await _end_waiting(rt, tx, session, ended_turn_id, additions.outputs or ())
     await append_history(tx, session, additions.history)
@@ -132,17 +131,10 @@ def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
         raise TurnInProgress("The turn is running already.")
     if waiting.status is not TurnStatus.AWAITING_TOOLS:
         raise TurnNotOpen(f"The turn is {waiting.status.value} and waits for no tools.")
-    given = set(answered)
-    missing = [call.id for call in waiting.open_calls if call.id not in given]
-    unanswered = {call.id for call in waiting.open_calls}
-    unknown: list[str] = []
-    for call_id in answered:
-        if call_id in unanswered:
-            unanswered.remove(call_id)
-        else:
-            unknown.append(call_id)
-    if missing or unknown:
-        raise ToolOutputsMismatch(missing, unknown, ("body", "outputs"))
+    unanswered = {call.id: True for call in waiting.open_calls}
+    unknown = [call_id for call_id in answered if not unanswered.pop(call_id, False)]
+    if unanswered or unknown:
+        raise ToolOutputsMismatch(list(unanswered), unknown, ("body", "outputs"))
 
 
 async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> list[JsonObject]:

@@ -80,11 +80,10 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
     fallbacks, reactions = list(plan.model.fallbacks), 0
     while True:
         request = await _prepare(record, plan)
-        tried: JsonObject = {"model_alias": plan.model.alias}
         try:
             completion = await call_model(rt, session_id, plan.model, request, record.on_delta)
         except ProviderError as error:
-            calls.append(tried | {"attempts": error.attempts, "code": error.code})
+            calls.append({"model_alias": plan.model.alias, "attempts": error.attempts, "code": error.code})
             await record.note_unanswered(error.usages)
             again = None
             if isinstance(error, ProviderOverflow) and error.partial is None:
@@ -102,8 +101,8 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
         else:
             record.note_answered(plan, completion)
             calls.append(
-                tried
-                | {
+                {
+                    "model_alias": plan.model.alias,
                     "attempts": completion.attempts,
                     "finish_reason": completion.finish_reason,
                     "provider_model": completion.provider_model,

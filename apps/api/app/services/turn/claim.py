@@ -8,7 +8,6 @@ from math import ceil
 from time import perf_counter
 from typing import Any, TypeAlias, cast
 
-from app.db import turns as store
 from app.db.audits import get_audit
 from app.db.claims import Claim, NewTurn, claim_turn, reclaim_turn, renew_lease, waiting_turn
 from app.db.database import Transaction, record_of
@@ -17,7 +16,7 @@ from app.db.messages import reply_of_turn
 from app.db.records import stated_of_turn
 from app.db.responses import keep_response
 from app.db.summaries import get_summary
-from app.db.turns import fail_lost_turns
+from app.db.turns import fail_lost_turns, turn_by_key
 from app.domain.audit import summary_made
 from app.domain.content import canonical_bytes, canonical_json, content_text
 from app.domain.errors import (
@@ -193,8 +192,7 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
     """The most that a turn's call may use, of the model and its fallbacks: the whole window before pruning with all
     that may be recalled, calibrated, and capped at the largest prompt that may be sent; and the longest answer. `turns`
     is 0 for a later round of a turn."""
-    messages, kept = list(rows.read_messages()), rows.kept
-    summary = rows.summary
+    messages, kept, summary = rows.read_messages(), rows.kept, rows.summary
     blocks = [text for _, text in layers_of(rt, rows.session, options.instructions)]
     blocks += [pin.name + pin.content for pin in rows.pins]
     blocks += [rows.session.room_goal] if rows.session.room_goal else []
@@ -212,8 +210,7 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
 
     def most(model: Model) -> CallUse:
         ceiling, output = largest_of(budget_of(model, rows.policy), output_pct)
-        encoding = encoding_of(model, rows.policy)
-        ratio = rt.calibrations.ratio(rows.session.tenant_id, model.alias, encoding)
+        ratio = rt.calibrations.ratio(rows.session.tenant_id, model.alias, encoding_of(model, rows.policy))
         prompt = min(ceil(estimated_tokens * ratio), ceiling) if is_counted else ceiling
         return most_of(model, prompt, min(options.max_output_tokens or output, output))
 
@@ -299,7 +296,7 @@ async def _resolve_conflict(rt: Runtime, session: SessionRef, draft: NewTurn) ->
         lost = await fail_lost_turns(tx, session.id)
         answered = None
         if draft.idempotency_key is not None:
-            found = await store.turn_by_key(tx, session, draft.idempotency_key)
+            found = await turn_by_key(tx, session, draft.idempotency_key)
             if found is not None:
                 answered = await answer_again(tx, session, *found, draft.request_sha256)
     rt.telemetry.turns_lost(lost)

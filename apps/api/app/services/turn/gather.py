@@ -105,7 +105,6 @@ def encoding_of(model: Model, policy: ContextPolicy) -> str:
 
 
 def counting_of(session: SessionState, model: Model, policy: ContextPolicy) -> Counting:
-    """What must be equal for cached turns to be valid for the session, model and policy."""
     return Counting(session.past_version, encoding_of(model, policy), model.model, model.reasoning_rule)
 
 
@@ -269,9 +268,8 @@ async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Messag
         new[message.seq], used = await recounted(rt, rows.encoding, message)
         fell_back = fell_back or used != rows.encoding
     if store and not fell_back:
-        async with rt.database.autocommit() as tx:
-            counts = ((message.id, message.tokens, message.reasoning_tokens) for message in new.values())
-            await save_token_counts(tx, rows.session.id, rows.encoding, counts)
+        counts = ((message.id, message.tokens, message.reasoning_tokens) for message in new.values())
+        await rt.database.run(save_token_counts, rows.session.id, rows.encoding, counts)
     return replace(await _with_messages(rows, new), fell_back=fell_back)
 
 

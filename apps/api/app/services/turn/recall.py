@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 import numpy as np
 
 from app.db.database import Transaction
+from app.db.driver import Record
 from app.db.recall import (
-    StoredTerms,
     has_vectors,
     messages_without_vectors,
     save_terms,
@@ -177,25 +177,22 @@ async def settled_index(
 async def extended_index(tx: Transaction, session_id: SessionId, index: Index, through_seq: int) -> tuple[Index, int]:
     """The index extended by the messages through `through_seq`, which are read in slices, and how many of those have no
     packed terms. A large index is extended on a thread, off the event loop."""
-    slices: list[StoredTerms] = []
+    slices: list[Record] = []
     read_seq = index.through_seq
     while read_seq < through_seq:
         slices.append(await stored_terms(tx, session_id, read_seq, through_seq, _SLICE_MESSAGES))
-        read_seq = slices[-1].through_seq
+        read_seq = slices[-1]["through_seq"]
     if not slices:
         return index, 0
-    numbers = (
-        np.frombuffer(b"".join(parts), ">i8")
-        for parts in zip(*((s.seqs, s.tokens, s.days) for s in slices), strict=True)
+    seqs, tokens, days, terms = (
+        b"".join([part[name] for part in slices]) for name in ("seqs", "tokens", "days", "terms")
     )
-    terms = b"".join(part.terms for part in slices)
-    seqs, tokens, days = numbers
-    new = Packed(seqs, tokens, terms, days)
+    new = Packed(np.frombuffer(seqs, ">i8"), np.frombuffer(tokens, ">i8"), terms, np.frombuffer(days, ">i8"))
     if index.size_bytes // _COPIED_BYTES + len(terms) <= _INLINE_BYTES:
         index = index.extended(new, through_seq)
     else:
         index = await asyncio.to_thread(index.extended, new, through_seq)
-    return index, sum(part.unpacked for part in slices)
+    return index, sum(part["unpacked"] for part in slices)
 
 
 async def read_page(
@@ -248,8 +245,7 @@ async def prepare_search(rt: Runtime, session: SessionRef, words: str) -> None:
     """Requests the vector of the words of a search, if the session has vectors to compare it with."""
     if rt.embeddings is None or not words.strip():
         return
-    has_some = await rt.database.run(has_vectors, session.id, rt.embeddings.model)
-    if has_some:
+    if await rt.database.run(has_vectors, session.id, rt.embeddings.model):
         await rt.embeddings.prepare(session.tenant_id, words, partial(_store_usage, rt, rt.embeddings, session.id))
 
 

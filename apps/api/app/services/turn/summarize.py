@@ -68,7 +68,6 @@ _BREAKER_OPEN = "breaker_open"
 _LEASE_SLACK_S = 10.0
 """Added to the summarizer's own deadline for the time that counting and storing take."""
 
-
 IN_PROGRESS = "in_progress"
 """The failure of an attempt that was not made because another summary of the session is in progress."""
 STALE = "stale"
@@ -160,9 +159,8 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
     # A limit, or a summarizer that was not called, is no failure of the summarizer.
     called = summarizer.limit is None and failure != _BREAKER_OPEN
     note = AttemptNote(job.turn_seq - 1, called, called and failure is not None, used, lease_id)
-    choice, new = summarizer.choice if called else None, None
-    if summary:
-        new = new_summary(session.id, summary, fold.previous, summarizer.alias, estimate, choice, usage, job.claim)
+    choice, made_by = summarizer.choice if called else None, summarizer.alias
+    new = summary and new_summary(session.id, summary, fold.previous, made_by, estimate, choice, usage, job.claim)
     stored = await _store(rt, session.id, new, note, job.claim)
     return SummaryAttempt(
         summary=summary if stored else None,
@@ -281,8 +279,7 @@ def start_after_turn(
         is_first = turn.claim.round == turn.claim.fence == 1 and plan.snapshot.summary == plan.rows.summary
         said = replace(reply, said_at=completed_at)
         rows = _rows_after(turn, plan.rows, said) if is_own and is_first and is_sound else None
-        tools = plan.decided.prompt.tools
-        work = summarize_after_turn(rt, session, tools, options.instructions, rows)
+        work = summarize_after_turn(rt, session, plan.decided.prompt.tools, options.instructions, rows)
         rt.chores.start(work, behind_an_answer(session.id))
 
 

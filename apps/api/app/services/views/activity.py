@@ -143,7 +143,6 @@ class Activity:
 
 
 async def next_event(follower: Follower, within_s: float) -> TurnChange | None:
-    """The next event; None if there is none within `within_s` seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             return await follower.events.get()

@@ -96,7 +96,6 @@ async def simulate(
 
 
 async def _batch(rt: Runtime, session_id: SessionId, after_seq: int, through_seq: int) -> list[StoredTurn]:
-    """The next turns after `after_seq`; an empty list after the last one."""
     if after_seq >= through_seq:
         return []
     async with rt.heavy.database.read_only() as tx:

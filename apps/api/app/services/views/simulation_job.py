@@ -171,8 +171,6 @@ ASSUMED = (
 
 @dataclass(slots=True)
 class Happened:
-    """What happened in the stored turns."""
-
     turns: list[TurnFigures] = field(default_factory=list[TurnFigures])
     began: list[datetime] = field(default_factory=list[datetime])
     losses: StoredLosses = field(default_factory=StoredLosses)
