@@ -241,10 +241,12 @@ def limits_of(row: Record) -> dict[Scope, Limits]:
 
 
 async def set_limits(tx: Transaction, tenant_id: TenantId, limits: Limits) -> None:
+    """Sets these limits and leaves the tenant's others unchanged."""
     await tx.execute(_SET, tenant_id=tenant_id, limits={name: str(value) for name, value in limits.items()})
 
 
 async def clear_limits(tx: Transaction, tenant_id: TenantId) -> int:
+    """Deletes the tenant's limits and sets what was counted for them to 0; returns how many limits there were."""
     cleared = await tx.execute(_CLEAR, tenant_id=tenant_id)
     await tx.execute(_FORGET_USE, tenant_id=tenant_id)
     return cleared
