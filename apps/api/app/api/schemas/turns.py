@@ -48,8 +48,12 @@ class _OptionsIn(In):
 
 
 def _not_blank(value: str | list[Any] | None) -> str | list[Any] | None:
-    parts = [TextPart(type="text", text=value)] if isinstance(value, str) else value
-    if parts is not None and all(isinstance(part, TextPart) and not part.text.strip() for part in parts):
+    blank = (
+        not value.strip()
+        if isinstance(value, str)
+        else value is not None and all(isinstance(part, TextPart) and not part.text.strip() for part in value)
+    )
+    if blank:
         raise ValueError("The content is empty")
     return value
 
