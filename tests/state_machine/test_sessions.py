@@ -134,6 +134,13 @@ class Sessions(RuleBasedStateMachine):
         assert self.now.active_summary is not None
         assert self.now.active_summary[0] == answer.json()["id"]
 
+    @rule(turns=st.integers(2, 6))
+    def talk_and_summarize(self, turns: int) -> None:
+        """Steps that are drawn one by one seldom make a summary, and then seldom undo it."""
+        for _ in range(turns):
+            self.post_a_turn(40, 40, [], False)
+        self.summarize()
+
     @rule()
     def undo(self) -> None:
         self._catch_up_summaries()
