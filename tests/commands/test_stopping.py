@@ -60,9 +60,13 @@ def test_while_a_request_ends_connections_are_refused_and_requests_on_open_ones_
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert not turn.done()
-        refused = client.get("/v1/sessions")
-        assert (refused.status_code, refused.json()["code"]) == (503, "shutting_down")
-        assert refused.headers["Connection"] == "close"
+        try:
+            refused = client.get("/v1/sessions")
+        except httpx.TransportError:
+            assert workers != "1"  # the worker of this connection had nothing to end, and is gone
+        else:
+            assert (refused.status_code, refused.json()["code"]) == (503, "shutting_down")
+            assert refused.headers["Connection"] == "close"
         asked.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
         asked.sendall(b"content-length: %d\r\n\r\n%s" % (len(_ANSWER), _ANSWER))
         assert turn.result(30).json()["turn"]["assistant_output"] == "At last."
