@@ -7,10 +7,11 @@ import socket
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.commands.test_cli import address, serving
@@ -38,40 +39,62 @@ def refuses_connections(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) != 0
 
 
+@contextmanager
+def clients_of_one_worker(pid: int, workers: int, url: str) -> Generator[tuple[httpx.Client, httpx.Client]]:
+    """Two clients with open connections to one worker: of one client more than there are workers, two have that."""
+    with ExitStack() as opened:
+        of_worker: dict[int, httpx.Client] = {}
+        for _ in range(workers + 1):
+            client = opened.enter_context(httpx.Client(base_url=url, timeout=60))
+            stream = client.get("/healthz").extensions["network_stream"]
+            worker = worker_of(pid, stream.get_extra_info("client_addr")[1])
+            if worker in of_worker:
+                yield of_worker[worker], client
+                return
+            of_worker[worker] = client
+    raise AssertionError("no worker has two of the connections")
+
+
+def worker_of(pid: int, client_port: int) -> int:
+    """The process of the service that has the connection from this port."""
+    parent = psutil.Process(pid)
+    for process in (parent, *parent.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            if any(each.raddr and each.raddr.port == client_port for each in process.net_connections("tcp")):
+                return process.pid
+    raise AssertionError(f"no process has a connection from port {client_port}")
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_while_a_request_ends_connections_are_refused_and_requests_on_open_ones_are_told_to_try_again(
     tmp_path: Path, database_url: str, workers: str
 ) -> None:
+    """A worker that has nothing to end is gone at once, so the turn and the open connection are of one worker."""
     settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml"}
     with (
         slow_model(tmp_path) as model,
         serving(tmp_path, "--workers", workers, **settings) as (process, printed),
-        httpx.Client(base_url=address(printed), timeout=30) as client,
+        clients_of_one_worker(process.pid, int(workers), address(printed)) as (client, busy),
         ThreadPoolExecutor(1) as other,
     ):
-        session = client.post("/v1/sessions", json={}).json()["id"]
-        turns = f"{address(printed)}/v1/sessions/{session}/turns"
-        turn = other.submit(httpx.post, turns, json={"content": "hello"}, timeout=60)
+        session = busy.post("/v1/sessions", json={}).json()["id"]
+        turn = other.submit(busy.post, f"/v1/sessions/{session}/turns", json={"content": "hello"})
         asked, _ = model.accept()
-        process.send_signal(signal.SIGTERM)
-        port, deadline = client.base_url.port, time.monotonic() + 20
-        assert port is not None
-        while not refuses_connections(port):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        assert not turn.done()
-        try:
+        with asked:
+            process.send_signal(signal.SIGTERM)
+            port, deadline = client.base_url.port, time.monotonic() + 20
+            assert port is not None
+            while not refuses_connections(port):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert not turn.done()
             refused = client.get("/v1/sessions")
-        except httpx.TransportError:
-            assert workers != "1"  # the worker of this connection had nothing to end, and is gone
-        else:
             assert (refused.status_code, refused.json()["code"]) == (503, "shutting_down")
             assert refused.headers["Connection"] == "close"
-        asked.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
-        asked.sendall(b"content-length: %d\r\n\r\n%s" % (len(_ANSWER), _ANSWER))
-        assert turn.result(30).json()["turn"]["assistant_output"] == "At last."
-        assert process.wait(timeout=30) == 0
-        asked.close()
+            asked.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+            asked.sendall(b"content-length: %d\r\n\r\n%s" % (len(_ANSWER), _ANSWER))
+            assert turn.result(30).json()["turn"]["assistant_output"] == "At last."
+            assert process.wait(timeout=30) == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
