@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from uuid import UUID
@@ -49,7 +49,7 @@ from app.engine.window.triggers import fold_after_turn
 from app.providers.local_embeddings import LocalEmbeddings
 from app.providers.offline import OfflineProvider
 from app.services.embeddings import MOST_EMBEDDED_CHARS
-from bench.fidelity.measure import NOTHING, Sent, sum_of
+from bench.fidelity.measure import Sent
 from bench.fidelity.plain_rules import calls_of
 from bench.fidelity.recorded import Conversation, Question, numbered_message
 
@@ -82,7 +82,7 @@ class State:
     seq: int = 0
     last_refs: JsonObject | None = None
     """The references of the last prompt."""
-    spent: Usage = NOTHING
+    spent: list[Usage] = field(default_factory=list[Usage])
     """Of summarizer calls since the last prompt."""
 
 
@@ -127,12 +127,12 @@ class EngineRule:
         turn_id = TurnId(UUID(int=10**9))
         message = numbered_message(turn_id, state.seq + 1, "user", text, self._estimate, said_at=conversation.ended_at)
         current = Turn(turn_id, 10**9, TurnStatus.RUNNING, unresolved=True, messages=(message,))
-        copied = replace(state, raw=list(state.raw), folded=dict(state.folded), spent=NOTHING)
+        copied = replace(state, raw=list(state.raw), folded=dict(state.folded), spent=[])
         return self._decide(conversation, copied, current)
 
     def _send(self, conversation: Conversation, state: State, current: Turn) -> Sent:
         decided = self._decide(conversation, state, current)
-        spent, state.spent = state.spent, NOTHING
+        spent, state.spent = state.spent, []
         if isinstance(decided, Ready):
             state.last_refs = assemble(decided).refs
         return _sent(decided, spent)
@@ -209,8 +209,8 @@ class EngineRule:
 
     def _make(self, state: State, fold: Fold, snapshot: Snapshot) -> Summary | None:
         answered, spent = self._asked(fold)
-        spent = self._behind_prompt(state, fold, snapshot, spent) or spent
-        state.spent = sum_of(state.spent, spent)
+        behind = self._behind_prompt(state, fold, snapshot, sum(each.completion_tokens for each in spent))
+        state.spent += [behind] if behind else spent
         body = answered or fallback_summary(fold, self._estimate)
         if body is None:
             return None
@@ -218,24 +218,24 @@ class EngineRule:
         from_id = fold.previous.from_message_id if fold.previous else first.id
         return Summary(SummaryId(UUID(int=last.seq)), body, from_id, last.id, last.seq, "model")
 
-    def _asked(self, fold: Fold) -> tuple[SummaryBody | None, Usage]:
+    def _asked(self, fold: Fold) -> tuple[SummaryBody | None, list[Usage]]:
         """As `services/turn/summarizer_call.py` asks: chunk by chunk, each with what the one before gave."""
-        body, spent = fold.previous.body if fold.previous else None, NOTHING
+        body, spent = fold.previous.body if fold.previous else None, list[Usage]()
         for chunk in split_for_summarizer(fold, SUMMARIZER_ROOM_TOKENS, self._estimate):
             prompt = summarizer_prompt(fold, chunk, body, SUMMARIZER_ROOM_TOKENS, self._estimate)
             request = CompletionRequest(prompt.messages, max_output_tokens=2 * fold.cap_tokens, purpose="summary")
             answered = asyncio.run(self._offline.complete(request))
             asked_tokens = sum(self._estimate(content_text(message["content"])) for message in prompt.messages)
-            spent = sum_of(spent, Usage(asked_tokens, self._estimate(answered.text or "")))
+            spent.append(Usage(asked_tokens, self._estimate(answered.text or "")))
             try:
                 body = fit_summary(accept_summary(answered.text, prompt.known_ids), fold.cap_tokens, self._estimate)
             except SummaryRefused:
                 return None, spent
         return body, spent
 
-    def _behind_prompt(self, state: State, fold: Fold, snapshot: Snapshot, separate: Usage) -> Usage | None:
-        """The usage of a call behind the last prompt in place of the separate one, if that is the cheaper call. Its
-        summary is taken to be the same, and its answer to be longer, as it cites by quotations."""
+    def _behind_prompt(self, state: State, fold: Fold, snapshot: Snapshot, answer_tokens: int) -> Usage | None:
+        """The usage of a call behind the last prompt in place of separate ones, if that is cheaper. Its summary is taken
+        to be the same, and its answer to be longer than `answer_tokens`, as it cites by quotations."""
         if self._prices is None or state.last_refs is None:
             return None
         found = repeated(snapshot, fold, self._estimate)
@@ -244,14 +244,14 @@ class EngineRule:
         if tokens > self._budget.prompt_ceiling or not found.goes_on_from(state.last_refs):
             return None
         expected = summarizer_usage(fold, None, SUMMARIZER_ROOM_TOKENS, self._estimate, extend=self.policy.incremental)
-        cached = Usage(tokens, int(QUOTED_SHARE * separate.completion_tokens), found.cached_tokens)
+        cached = Usage(tokens, int(QUOTED_SHARE * answer_tokens), found.cached_tokens)
         choice = cheaper_call(
             fold.cap_tokens, expected.prompt_tokens, self._prices, replace(cached, completion_tokens=0), self._prices
         )
         return cached if choice.call == "cached" else None
 
 
-def _sent(decided: Ready | Refused, summarizer: Usage = NOTHING) -> Sent:
+def _sent(decided: Ready | Refused, summarizer: Sequence[Usage] = ()) -> Sent:
     input_tokens = decided.window.input_tokens
     if isinstance(decided, Refused):
         return Sent(None, input_tokens, summarizer)

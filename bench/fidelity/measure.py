@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from app.domain.content import content_text
 from app.domain.types import PromptMessage, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
+from app.services.turn.provider_call import sum_of
 from bench.fidelity.recorded import Conversation, Question
 
 CACHED_PRICE_SHARE = 0.1
@@ -17,19 +18,16 @@ CACHED_PRICE_SHARE = 0.1
 OUTPUT_PRICE = 4
 
 
-NOTHING = Usage(0, 0)
-
-
 @dataclass(frozen=True, slots=True)
 class Sent:
     """One prompt. `input_tokens` are what counts against the input budget; messages are None where the rule refused.
-    `summarizer` is the usage of the summarizer's calls before it.
+    `summarizer` has the usages of the summarizer's calls before it.
     `recalled_tokens` are those of older messages that came back for it, with framing; `tools_tokens` are those of the
     tools that the rule itself offers."""
 
     messages: Sequence[PromptMessage] | None
     input_tokens: int
-    summarizer: Usage = NOTHING
+    summarizer: Sequence[Usage] = ()
     recalled_tokens: int = 0
     tools_tokens: int = 0
 
@@ -57,7 +55,7 @@ class Tally:
     violations: int = 0
     sent_tokens: int = 0
     cached_tokens: int = 0
-    summarizer: Usage = NOTHING
+    summarizer: list[Usage] = field(default_factory=list[Usage])
     question_tokens: int = 0
     recalled_tokens: int = 0
     recalled_for_questions: int = 0
@@ -68,9 +66,10 @@ class Tally:
 
     def figures(self) -> dict[str, Any]:
         """What is reported; shares are 0 to 1, tokens are means."""
-        asked_in, cached_in = self.summarizer.prompt_tokens, self.summarizer.cached_prompt_tokens
-        paid = self.sent_tokens + asked_in - (1 - CACHED_PRICE_SHARE) * (self.cached_tokens + cached_in)
-        paid += OUTPUT_PRICE * self.summarizer.completion_tokens
+        summarizer = sum_of(self.summarizer) or Usage(0, 0)
+        cached_tokens = self.cached_tokens + summarizer.cached_prompt_tokens
+        paid = self.sent_tokens + summarizer.prompt_tokens - (1 - CACHED_PRICE_SHARE) * cached_tokens
+        paid += OUTPUT_PRICE * summarizer.completion_tokens
         asked = len(self.ev)
         return {
             "ev": _mean(self.ev),
@@ -89,7 +88,11 @@ class Tally:
             "recalled_tokens_per_prompt": round(self.recalled_tokens / max(1, self.prompts - asked)),
             "recalled_tokens_per_question": round(self.recalled_for_questions / max(1, asked)),
             "question_prompt_tokens": round(self.question_tokens / max(1, asked)),
-            "summarizer_tokens": [asked_in, cached_in, self.summarizer.completion_tokens],
+            "summarizer_tokens": [
+                summarizer.prompt_tokens,
+                summarizer.cached_prompt_tokens,
+                summarizer.completion_tokens,
+            ],
         }
 
 
@@ -111,15 +114,6 @@ def measure(rule: Rule, conversations: Sequence[Conversation], input_budget: int
         if of_this:
             tally.by_conversation[conversation.id] = _mean(of_this)
     return tally
-
-
-def sum_of(one: Usage, other: Usage) -> Usage:
-    """Both usages as one."""
-    return Usage(
-        one.prompt_tokens + other.prompt_tokens,
-        one.completion_tokens + other.completion_tokens,
-        one.cached_prompt_tokens + other.cached_prompt_tokens,
-    )
 
 
 def evidence_share(messages: Sequence[PromptMessage], question: Question) -> float:
@@ -183,7 +177,7 @@ def _count_prompts(
     tools_before = 0
     for sent in prompts:
         tally.prompts += 1
-        tally.summarizer = sum_of(tally.summarizer, sent.summarizer) if replayed else tally.summarizer
+        tally.summarizer += sent.summarizer if replayed else ()
         if sent.messages is None:
             tally.refused += 1
             continue

@@ -31,7 +31,7 @@ def sent(messages: Sequence[PromptMessage], spent: list[str], estimate: Estimate
     """A prompt with what its summarizer read and wrote since the one before, turn about, which is forgotten then."""
     asked, answered = (sum(map(estimate, spent[at::2])) for at in (0, 1))
     spent.clear()
-    return Sent(messages, input_tokens(messages, estimate), Usage(asked, answered))
+    return Sent(messages, input_tokens(messages, estimate), [Usage(asked, answered)])
 
 
 def system_of(conversation: Conversation) -> list[PromptMessage]:
