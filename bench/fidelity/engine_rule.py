@@ -234,8 +234,8 @@ class EngineRule:
         return body, spent
 
     def _behind_prompt(self, state: State, fold: Fold, snapshot: Snapshot, answer_tokens: int) -> Usage | None:
-        """The usage of a call behind the last prompt in place of separate ones, if that is cheaper. Its summary is taken
-        to be the same, and its answer to be longer than `answer_tokens`, as it cites by quotations."""
+        """The usage of a call behind the last prompt in place of separate ones, if that is cheaper. Its summary is
+        taken to be the same, and its answer to be longer than `answer_tokens`, as it cites by quotations."""
         if self._prices is None or state.last_refs is None:
             return None
         found = repeated(snapshot, fold, self._estimate)

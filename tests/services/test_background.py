@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
+import time
 import weakref
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -79,6 +81,30 @@ async def test_objects_that_refer_to_themselves_are_freed_between_two_pieces_of_
         await freed.wait()
 
 
+async def test_counting_newer_objects_does_not_disturb_what_another_thread_builds(database_url: str) -> None:
+    """While a list of these objects was alive, a tuple in it that another thread was building could not grow: a
+    `SystemError`, nearly always with so many objects, as a thread then waits for the interpreter."""
+
+    def build(end: float) -> None:
+        while time.monotonic() < end:
+            assert len(tuple(_while_it_gets_older(range(1_000)))) == 1_000
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)  # as the service has it
+    try:
+        async with service(database_url) as at, _collecting(at):
+            newer: list[object] = [[] for _ in range(50_000)]
+            await asyncio.to_thread(build, time.monotonic() + 0.5)
+            assert newer
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _while_it_gets_older(numbers: Iterable[int]) -> Generator[int]:
+    gc.collect(0)  # what is being built is counted from here on
+    yield from numbers
+
+
 async def test_what_a_collection_has_left_is_looked_at_again_after_many_others(database_url: str) -> None:
     """Each collection went through the cache of sessions: with 2,400 of them it blocked the event loop for 20 ms."""
     async with service(database_url) as at, _collecting(at):
@@ -138,4 +164,4 @@ async def _parts(at: Service, session_id: SessionId) -> Sequence[weakref.ref[obj
 
 def _older_objects() -> int:
     gc.collect()
-    return len(gc.get_objects())
+    return sum(map(len, map(gc.get_objects, (None,))))  # as `newer_objects` counts

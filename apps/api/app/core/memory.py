@@ -30,6 +30,14 @@ def collect_seldom() -> None:
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, *gc.get_threshold()[1:])
 
 
+def newer_objects() -> int:
+    """How many objects were left by collections of the newest since those that look further.
+
+    The list of them must not outlive this one call of the interpreter: while another thread runs, a tuple in it that
+    the thread builds cannot grow, and the thread gets a `SystemError`."""
+    return sum(map(len, map(gc.get_objects, (1,))))
+
+
 def skip_when_collecting(*data: object) -> None:
     """Makes the garbage collector skip these objects and what they refer to, for good: the last reference frees them,
     and none may ever be part of a circle. What an object refers to that is skipped already is not looked at."""

@@ -15,6 +15,7 @@ from time import thread_time
 from typing import Final
 from uuid import UUID
 
+from app.core.memory import newer_objects
 from app.db.claims import renew_lease
 from app.db.database import Database
 from app.db.erasure import Idle, count_idle, count_rows, due_sessions, erase, instant_before, next_idle
@@ -192,7 +193,7 @@ async def collect_forever(_rt: Runtime, every_s: float = _COLLECT_S) -> None:
         newest, collections, _ = gc.get_count()
         if not collections and newest < _FEW_OBJECTS:
             continue
-        if len(gc.get_objects(1)) > _MANY_OBJECTS and postponed < _MOST_POSTPONED:
+        if newer_objects() > _MANY_OBJECTS and postponed < _MOST_POSTPONED:
             postponed += 1
             continue
         collected += 1
