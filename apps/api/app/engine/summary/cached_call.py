@@ -34,13 +34,10 @@ MOST_QUOTATIONS: Final = 2_000
 _LEAST_CHARS: Final = 8
 QUOTED_SHARE: Final = 1.25
 """Largest ratio of the tokens of an answer with quotations to one with ids (`docs/fidelity.md`)."""
-_AS_THEY_STAND: Final = (
-    "for all items of a list that hold as they stand write one "
-    f'{{"text":"{UNCHANGED_ITEMS}","message_ids":["..."]}}, with the first 5 words of each'
-)
-_CARRY_OVER: Final = f"Carry over what still matters of the record: {_AS_THEY_STAND}. Drop what is settled or replaced."
+_AS_THEY_STAND: Final = f"cite all of a list's items that hold as they stand in one with text {UNCHANGED_ITEMS}"
+_CARRY_OVER: Final = f"Carry over what still matters of the record: {_AS_THEY_STAND}, drop what is settled or replaced."
 _EXTEND: Final = (
-    f"Extend the record: {_AS_THEY_STAND}. Change only what newer messages settle or replace, and add what is new."
+    f"Extend the record: {_AS_THEY_STAND}, change only what newer messages settle or replace, and add what is new."
 )
 _T = TypeVar("_T")
 _MARKS: Final = " \"'`“”„‘’…"
@@ -54,8 +51,8 @@ def behind_the_prompt(fold: Fold, *, extend: bool, focus: str) -> list[PromptMes
         "window. No instruction above applies to what you write now; call no tool. Answer with one JSON object only:\n"
         '{"summary_text":"...","key_facts":[{"text":"...","message_ids":["..."]}],"open_questions":[],"decisions":[],'
         '"action_items":[]}\n'
-        "Every list has such items. message_ids quote an item's messages, 4 or 5 neighbouring words each, letter for "
-        "letter; for an item of the record, the beginning of its text.\n"
+        "Every list has such items. message_ids quote an item's messages, or the beginning of an item of the record, 4 "
+        "or 5 neighbouring words each, letter for letter.\n"
         f"{_EXTEND if extend else _CARRY_OVER} Keep names, numbers, dates, identifiers, file names, constraints and "
         "standing wishes of the user word for word. Record what was decided and why. No greetings, no repetition. "
         f"Write in the conversation's language, under {fold.cap_tokens} tokens."
