@@ -228,7 +228,8 @@ class EngineRule:
             asked_tokens = sum(self._estimate(content_text(message["content"])) for message in prompt.messages)
             spent.append(Usage(asked_tokens, self._estimate(answered.text or "")))
             try:
-                body = fit_summary(accept_summary(answered.text, prompt.known_ids), fold.cap_tokens, self._estimate)
+                accepted = accept_summary(answered.text, prompt.known_ids, prompt.items_before)
+                body = fit_summary(accepted, fold.cap_tokens, self._estimate)
             except SummaryRefused:
                 return None, spent
         return body, spent

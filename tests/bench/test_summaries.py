@@ -73,7 +73,7 @@ def test_the_mock_summarizer_answers_within_the_contract_and_counts_its_requests
 
     answer = answered("one two three")
     shown = MessageId(uuid7())
-    body = accept_summary(answer["choices"][0]["message"]["content"], {"m1": (shown,)})
+    body = accept_summary(answer["choices"][0]["message"]["content"], {"m1": (shown,)}, {})
     assert [fact.message_ids for fact in body.key_facts] == [(shown,)] * len(SUMMARY_FACTS)
     assert answer["usage"]["prompt_tokens"] == 3
     assert answered("one two three four")["usage"]["prompt_tokens"] == 4

@@ -392,8 +392,8 @@ def test_a_database_that_does_not_store_every_text_is_refused_before_it_is_migra
         )
     )
     url = with_database(postgres_server, name)
-    for command in ("migrate", "serve"):
-        assert f"encoding of the database is {encoding}" in refusal(plimsoll(tmp_path, command, DATABASE_URL=url))
+    for command in (("migrate",), ("serve", "--port", "0")):
+        assert f"encoding of the database is {encoding}" in refusal(plimsoll(tmp_path, *command, DATABASE_URL=url))
     assert asyncio.run(tables(url)) == set()
     asyncio.run(execute(postgres_server, f"DROP DATABASE {name}", "SELECT"))
 

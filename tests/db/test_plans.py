@@ -104,17 +104,17 @@ def _text(value: object) -> str:
 
 
 @asynccontextmanager
-async def filled(database_url: str) -> AsyncGenerator[Database]:
-    """Eight sessions of 600 messages in tables that nobody has analyzed.
+async def filled(database_url: str, *, analyzed: bool = False) -> AsyncGenerator[Database]:
+    """Eight sessions of 600 messages in tables that nobody has analyzed, or that were `analyzed` when the sessions had
+    two turns each, as the server may do by itself.
 
-    The one connection made its plans, which it keeps, when the sessions had two turns each: the worst that a fresh
-    installation does.
+    The one connection made its plans, which it keeps, at that time: the worst that a fresh installation does.
     """
     url = past_pooler(database_url)
     database = Database(url, pool_size=1)
     connection = await cast(Any, asyncpg).connect(url)
     try:
-        await connection.execute(_SETTLED + _FILL.format(first=1, last=2))
+        await connection.execute(_SETTLED + _FILL.format(first=1, last=2) + ("; ANALYZE" if analyzed else ""))
         async with database.begin() as tx:
             await window_turns(tx, SESSION, 0, 4, "ours", step_failed=False, take_bytes=unlimited)
             await turns_with(tx, SESSION, [1, 2], "ours")
@@ -195,10 +195,11 @@ async def test_a_settled_past_is_read_as_columns_by_index_ranges(database_url: s
         assert read["message_token_counts"] <= past
 
 
+@pytest.mark.parametrize("analyzed", [False, True])
 async def test_recalled_messages_are_read_by_key_and_the_turns_of_those_that_completed_not_at_all(
-    database_url: str,
+    database_url: str, analyzed: bool
 ) -> None:
-    async with filled(database_url) as database, database.begin() as transaction:
+    async with filled(database_url, analyzed=analyzed) as database, database.begin() as transaction:
         tx = Explained(transaction)
         seqs = [1, 2, 99, 100, *range(201, 261)]
         turns = await turns_with(tx, SESSION, seqs, "ours")
@@ -217,8 +218,9 @@ async def test_recalled_messages_are_read_by_key_and_the_turns_of_those_that_com
         assert sent == [seq for seq in seqs if (seq + 1) // 2 % 50], "without those of rejected turns"
 
 
-async def test_counts_are_not_looked_for_where_every_message_has_its_own(database_url: str) -> None:
-    async with filled(database_url) as database, database.begin() as transaction:
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_counts_are_not_looked_for_where_every_message_has_its_own(database_url: str, analyzed: bool) -> None:
+    async with filled(database_url, analyzed=analyzed) as database, database.begin() as transaction:
         tx = Explained(transaction)
         await window_turns(tx, SESSION, MESSAGES - 2, MESSAGES - 1, "ours", step_failed=False, take_bytes=unlimited)
         assert len(tx.plans) == 1
@@ -388,9 +390,10 @@ async def test_the_calls_of_listed_sessions_are_read_once(database_url: str) -> 
         assert read_rows(tx.plans)["usage_records"] <= 3000
 
 
-async def test_of_very_many_summaries_for_a_turn_the_newest_are_read(database_url: str) -> None:
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_of_very_many_summaries_for_a_turn_the_newest_are_read(database_url: str, analyzed: bool) -> None:
     """An import may have a hundred thousand of them: to list them all blocked the event loop for 150 ms."""
-    async with filled(database_url) as database, database.begin() as transaction:
+    async with filled(database_url, analyzed=analyzed) as database, database.begin() as transaction:
         many = """
             INSERT INTO session_summaries (id, session_id, from_message_id, to_message_id, to_message_seq, summary_text,
                 key_facts, open_questions, decisions, action_items, status, origin, model_alias, token_estimate,
@@ -451,8 +454,9 @@ async def test_a_list_that_begins_as_a_long_session_did_is_found_without_reading
         assert read_rows(tx.plans)["turns"] <= 3 * 64
 
 
-async def test_what_follows_a_gap_of_message_numbers_is_read_in_slices_too(database_url: str) -> None:
-    async with filled(database_url) as database, database.begin() as transaction:
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_what_follows_a_gap_of_message_numbers_is_read_in_slices_too(database_url: str, analyzed: bool) -> None:
+    async with filled(database_url, analyzed=analyzed) as database, database.begin() as transaction:
         move = "UPDATE messages SET seq = seq + 100000 WHERE session_id = $1 AND seq > 60"
         await transaction.execute(Statement(move, ("id",)), id=SESSION)
         tx = Explained(transaction)

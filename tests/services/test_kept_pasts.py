@@ -7,6 +7,8 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
+from operator import is_
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -17,7 +19,7 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded, NotFound, NothingToSummarize, ProviderError, SummaryNotActive
 from app.domain.responses import item_id
-from app.domain.types import JsonObject, SessionId, Summary, TurnId, TurnStatus
+from app.domain.types import JsonObject, Message, SessionId, Summary, TurnId, TurnStatus
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.columns import Columns
 from app.engine.window.past import past_of_columns
@@ -27,12 +29,12 @@ from app.services.pasts import Counting, Pasts
 from app.services.runtime import Runtime
 from app.services.sessions import change_session
 from app.services.summaries import summarize_now, undo_summary
-from app.services.turn.gather import session_window
+from app.services.turn.gather import counting_of, session_window
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.context import window_now
 from app.services.views.preview import preview_turn
-from app.services.views.turns import get_prompt, list_turns
+from app.services.views.turns import get_prompt, get_turn, list_turns
 from app.telemetry.metrics import Telemetry
 from app.tokenizers.counters import Tokenizers
 from app.tokenizers.vocabularies import load_vocabulary
@@ -69,8 +71,10 @@ def _answer(request: Seen) -> Answer:
     content = str(last["content"])
     if "break" in content:
         return Answer({"error": {"message": "no such thing"}}, status=400)
-    if "look" in content and last["role"] == "user" and client_tools(request):
-        return calls("one", "two", text="Let me see.")
+    looks = last["role"] == "user" and "look" in content
+    if client_tools(request) and (looks or "more to see" in content):
+        number = len(request.json["messages"])
+        return calls(f"{number}a", f"{number}b", text="Let me see.")
     return chat("So it is. " + content[:400])
 
 
@@ -138,6 +142,30 @@ async def test_a_turn_is_kept_once_another_follows_it_and_an_unresolved_one_once
                 await at.turn(session_id, content)
             last_kept.append(at.rt.pasts.last_message(session_id)[0])
         assert last_kept == [None, 2, 4, 4, 8]
+
+
+async def test_a_round_of_a_long_turn_reads_only_what_was_added_to_the_turn(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model(_answer)) as server,
+        service(database_url, _catalogue(server.base_url), folder=tmp_path) as at,
+    ):
+        session_id = (await at.session()).id
+        await at.turn(session_id, "Before.")
+        turn = (await at.turn(session_id, "Have a look.", tools=TOOLS)).turn
+        cached: list[tuple[Message, ...]] = []
+        for output in ("more to see",) * 6 + ("the end",):
+            turn = (await at.outputs(session_id, turn.id, {call.id: output for call in turn.tool_calls})).turn
+            rows = await session_window(at.rt, ref_of(session_id))
+            counting = counting_of(rows.session, rows.model, rows.policy)
+            found = at.rt.pasts.open_turn(session_id, counting, rows.kept.last_seq)
+            cached.append(found.messages if found else ())
+        assert [len(messages) for messages in cached] == [0, 0, 11, 14, 17, 20, 22]
+        for one, following in pairwise(cached):
+            assert all(map(is_, one, following)), "none was read again"
+        assert at.rt.pasts.last_message(session_id)[0] == cached[-1][-1].seq
+        await at.turn(session_id, "After.")
+        assert at.rt.pasts.open_turn(session_id, counting, rows.kept.last_seq) is None
+        assert at.rt.pasts.last_message(session_id)[0] == cached[-1][-1].seq + 1, "it is settled"
 
 
 async def test_a_summary_is_read_once_by_each_worker_for_as_long_as_it_is_the_active_one(
@@ -397,9 +425,22 @@ async def _try_again(workers: _Workers, session_id: SessionId, alias: str) -> No
 
 
 async def _go_on(workers: _Workers, session_id: SessionId, turn_id: TurnId) -> None:
-    if workers.random.random() < 0.3:
-        await cancel_turn(workers.at.rt, ref_of(session_id), turn_id)
-        return
-    await workers.agree(session_id, "While it waits.", None, "main")
-    with suppress(ContextBudgetExceeded):
-        await workers.at.outputs(session_id, turn_id, {"one": "1 " * 300, "two": "2"})
+    """Posts outputs to any worker until the turn ends, after up to eleven rounds, or is cancelled, or fails."""
+    random = workers.random
+    for rounds_left in reversed(range(random.choice((1, 2, 11)))):
+        if random.random() < 0.1:
+            await cancel_turn(workers.at.rt, ref_of(session_id), turn_id)
+            return
+        if random.random() < 0.5:
+            await workers.agree(session_id, "While it waits.", None, "main")
+        turn = await get_turn(workers.at.rt, ref_of(session_id), turn_id)
+        ends = random.choices(("more to see", "break"), (12, 1))[0] if rounds_left else "the end"
+        outputs = {call.id: f"{'1 ' * random.choice((3, 300))}{ends}" for call in turn.tool_calls}
+        try:
+            outcome = await workers.at.outputs(session_id, turn_id, outputs)
+        except ContextBudgetExceeded:
+            return
+        except ProviderError:
+            await _try_again(workers, session_id, "main")
+            return
+        assert (outcome.turn.status is TurnStatus.AWAITING_TOOLS) == bool(rounds_left)

@@ -15,6 +15,7 @@ from app.services.views.turns import get_prompt, list_turns
 from tests.providers.server import Answer, Seen, serving
 from tests.services.meaning import POLICY, answers, models_with
 from tests.services.service import OLDEST, Service, chat, model, models_toml, ref_of, service
+from tests.services.test_tools import TOOLS, calls
 
 _LOSE_TURNS = """
     WITH lost AS (DELETE FROM turns WHERE session_id = :session_id AND seq > :turn_seq RETURNING id),
@@ -26,6 +27,12 @@ _LOSE_TURNS = """
         SELECT max(seq) FROM messages
         WHERE session_id = :session_id AND turn_id NOT IN (SELECT id FROM lost))
     WHERE id = :session_id RETURNING last_message_seq
+    """
+
+_LOSE_ROUNDS = """
+    WITH gone AS (DELETE FROM messages WHERE session_id = :session_id AND seq > :message_seq),
+    audits AS (DELETE FROM turn_context_audit WHERE session_id = :session_id AND round > :round)
+    UPDATE sessions SET last_message_seq = :message_seq WHERE id = :session_id RETURNING id
     """
 
 
@@ -55,6 +62,29 @@ async def test_a_worker_sends_what_is_stored_after_commits_that_it_has_cached_we
             assert sent == users
         for turn in (await list_turns(at.rt, ref_of(session_id), OLDEST)).items:
             await get_prompt(at.rt, ref_of(session_id), turn.id, None)  # rebuilt, and held against its hash
+
+
+async def test_a_round_sends_what_is_stored_after_rounds_of_its_turn_were_lost(
+    database_url: str, tmp_path: Path
+) -> None:
+    def answer(request: Seen) -> Answer:
+        return calls(f"call {len(request.json['messages'])}")
+
+    async with serving(model(answer)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        other = Service(replace(at.rt, pasts=Pasts(1 << 24, monotonic, at.rt.telemetry)))
+        session_id = (await at.session()).id
+        turn = (await at.turn(session_id, "Look.", tools=TOOLS)).turn
+        for number in range(8):
+            turn = (await at.outputs(session_id, turn.id, {turn.tool_calls[0].id: f"Lost {number}."})).turn
+        await at.rows(_LOSE_ROUNDS, session_id=session_id, message_seq=10, round=5)
+        open_call = "call 9"
+        for number in range(8):
+            worker = at if number == 7 else other  # by then it has as many messages again
+            turn = (await worker.outputs(session_id, turn.id, {open_call: f"New {number}."})).turn
+            open_call = turn.tool_calls[0].id
+        sent = [message["content"] for message in server.seen[-1].json["messages"] if message["role"] == "tool"]
+        assert sent == [f"Lost {number}." for number in range(4)] + [f"New {number}." for number in range(8)]
+        await get_prompt(at.rt, ref_of(session_id), turn.id, None)  # rebuilt, and held against its hash
 
 
 async def test_messages_get_vectors_after_commits_with_those_of_their_numbers_were_lost(

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from app.domain.prices import Prices
-from app.domain.types import JsonObject, SessionId
+from app.domain.types import SUMMARY_LISTS, JsonObject, SessionId
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
 from app.services.pasts import Pasts
 from app.services.sessions import session_usage
 from tests.providers.prefixes import BreakpointCache, PrefixCache
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import Service, is_summary, service, sound_summary
+from tests.services.service import Service, chat, is_summary, service, sound_summary
 
 _LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 30
 _MODELS = """default = "main"
@@ -178,6 +178,34 @@ async def test_the_call_goes_by_the_policy_and_by_what_both_cost(
         session_id = await talk(at, 9, policy)
         assert await calls_of(at, session_id) == [chosen]
         assert [repeats(request) for request in server.seen].count(True) == (chosen[0] == "cached")
+
+
+@pytest.mark.parametrize(("call", "cited"), [("cached", "The code is 4711 on"), ("separate", "p1")])
+async def test_an_item_that_the_next_summary_only_cites_is_stored_there_as_it_was(
+    database_url: str, tmp_path: Path, call: str, cited: str
+) -> None:
+    def answer(request: Seen) -> Answer:
+        if not repeats(request) and not is_summary(request):
+            return chat("Noted.")
+        item = {
+            "text": "The code is 4711 on weekdays, and 4712 on Sundays.",
+            "message_ids": ["Point 1. The reconciliation"],
+        }
+        if call == "separate":
+            item["message_ids"] = ["m1"]
+        if "4711" in str(request.json["messages"][:-1] if call == "cached" else request.json["messages"]):
+            item = {"text": "…", "message_ids": [cited]}
+        body: JsonObject = {name: [] for name in SUMMARY_LISTS} | {"summary_text": "New.", "key_facts": [item]}
+        return chat(json.dumps(body))
+
+    async with sold(database_url, tmp_path, answer, {"main": _PRICES}) as (at, _):
+        session_id = await talk(at, 18, {"summary_call": call})
+        facts = await at.rows(
+            "SELECT key_facts FROM session_summaries WHERE session_id = :id ORDER BY id", id=session_id
+        )
+        assert await calls_of(at, session_id) == [(call, "policy")] * 2
+        assert facts[0]["key_facts"][0]["text"].startswith("The code is 4711")
+        assert facts[1]["key_facts"][0] == facts[0]["key_facts"][0]
 
 
 async def test_a_prompt_that_another_process_sent_or_long_ago_is_not_taken_for_cached(

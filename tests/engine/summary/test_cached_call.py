@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from app.domain.prices import Prices, call_cost
 from app.domain.types import MessageId, SummaryBody, SummaryItem, TurnStatus, Usage
 from app.engine.messages.turns import wire_tokens_of
-from app.engine.summary.cached_call import MOST_QUOTATIONS, Quotations, behind_the_prompt, cheaper_call
+from app.engine.summary.cached_call import (
+    MOST_QUOTATIONS,
+    Quotations,
+    behind_the_prompt,
+    cheaper_call,
+    quoted_ids,
+    quoted_items,
+)
 from app.engine.summary.fold import Fold, source_text
 from tests.engine.histories import History
 
@@ -20,6 +27,7 @@ _TURNS = [_HISTORY.turn(("tool_group", 90, 2), ("assistant", 60, 1), user_tokens
 _ITEM = SummaryItem("The lamp is red on Sundays.", (_TURNS[0].messages[0].id,))
 _PREVIOUS = _HISTORY.summary(SummaryBody("Before.", key_facts=(_ITEM,)))
 _FOLD = Fold("threshold", tuple(_TURNS[:3]), tuple(_TURNS[3:]), _PREVIOUS, 30, wire_tokens_of(_TURNS[:3]) + 30, 200)
+_DAYS = ("Monday", "Tuesday", "Wednesday")
 _TEXTS = {message.id: source_text(message) for message in (*_FOLD.sources, *_FOLD.context)}
 
 
@@ -31,12 +39,26 @@ def test_words_of_a_message_cite_a_message_that_has_them_whatever_is_between_and
     first = data.draw(st.integers(0, len(words) - 4))
     quoted = " ".join(words[first : first + 4])
     if len(quoted) >= 12:
-        (cited,) = Quotations(_FOLD)[f'"{quoted.upper()} '.replace(" ", "\n  ")]
+        (cited,) = quoted_ids(_FOLD)[f'"{quoted.upper()} '.replace(" ", "\n  ")]
         assert quoted in " ".join(_TEXTS[cited].split())
 
 
 def test_an_item_of_the_summary_before_is_quoted_for_the_messages_that_it_cites() -> None:
-    assert Quotations(_FOLD)["the lamp is red"] == _ITEM.message_ids
+    assert quoted_ids(_FOLD)["the lamp is red"] == _ITEM.message_ids
+
+
+def test_items_of_the_summary_before_that_begin_alike_are_each_found_in_their_order() -> None:
+    items = [
+        SummaryItem(f"The lamp is red on {day}.", (message.id,))
+        for day, message in zip(_DAYS, _FOLD.sources[:3], strict=True)
+    ]
+    fold = replace(_FOLD, previous=_HISTORY.summary(SummaryBody("Before.", key_facts=tuple(items))))
+    quoted = quoted_items(fold)
+    assert [quoted["The lamp is red on"] for _ in items] == items
+    assert quoted["The lamp is red on"] == items[0], "where all were found, the first one again"
+    assert quoted["“The lamp is red on Tuesday…”"] == items[1]
+    with pytest.raises(KeyError):
+        quoted[source_text(_TURNS[0].messages[0])[:40]]
 
 
 @pytest.mark.parametrize(
@@ -44,11 +66,11 @@ def test_an_item_of_the_summary_before_is_quoted_for_the_messages_that_it_cites(
 )
 def test_a_quotation_that_is_in_no_message_or_too_common_cites_nothing(quotation: str) -> None:
     with pytest.raises(KeyError):
-        Quotations(_FOLD)[quotation]
+        quoted_ids(_FOLD)[quotation]
 
 
 def test_an_answer_is_looked_up_so_often_and_no_more() -> None:
-    quotations = Quotations(_FOLD)
+    quotations = quoted_ids(_FOLD)
     for _ in range(MOST_QUOTATIONS):
         assert quotations["lamp is red on"]
     with pytest.raises(KeyError):
@@ -88,8 +110,8 @@ def test_the_newest_turn_that_stays_and_is_sent_is_not_shown_and_not_counted() -
 def test_words_of_the_turns_that_stay_cite_nothing_where_there_is_no_room_for_what_they_would_keep() -> None:
     of_context = {message.id for message in _FOLD.context}
 
-    def cited(quotations: Quotations) -> set[MessageId]:
+    def cited(quotations: Quotations[tuple[MessageId, ...]]) -> set[MessageId]:
         return {message_id for text in _TEXTS.values() for message_id in quotations[text]}
 
-    assert cited(Quotations(_FOLD)) & of_context
-    assert not cited(Quotations(replace(_FOLD, cites_context=False))) & of_context
+    assert cited(quoted_ids(_FOLD)) & of_context
+    assert not cited(quoted_ids(replace(_FOLD, cites_context=False))) & of_context

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import jsonschema
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.domain.types import SUMMARY_LISTS, Message, MessageId, SummaryBody, TurnStatus
+from app.domain.types import SUMMARY_LISTS, Message, MessageId, SummaryBody, SummaryItem, TurnStatus
 from app.engine.messages.turns import sendable_units
 from app.engine.summary.block import render_summary
 from app.engine.summary.extractive import fallback_summary
@@ -142,10 +143,39 @@ def test_every_shown_id_is_resolved_to_its_messages(snapshot: Snapshot, previous
     ids += [item["message_ids"][0] for item in before]
     assert sorted(ids) == sorted(prompt.known_ids)
     facts = [{"text": short_id, "message_ids": [short_id]} for short_id in ids]
-    body = accept_summary(_answer(key_facts=facts[:200]), prompt.known_ids)
+    body = accept_summary(_answer(key_facts=facts[:200]), prompt.known_ids, prompt.items_before)
     assert [item.message_ids for item in body.key_facts] == [prompt.known_ids[short_id] for short_id in ids[:200]]
     carried = [item for kind in SUMMARY_LISTS for item in getattr(previous, kind)]
     assert [prompt.known_ids[item["message_ids"][0]] for item in before] == [item.message_ids for item in carried]
+
+
+@given(snapshots(), bodies(st.integers(1, 20).map(text_of)), st.randoms(), st.sampled_from(("…", " ... ")))
+def test_items_that_an_answer_only_cites_are_those_of_the_previous_summary_as_they_were(
+    snapshot: Snapshot, previous: SummaryBody, random: Random, unchanged: str
+) -> None:
+    fold = fold_of(snapshot)
+    chunk = next(iter(split_for_summarizer(fold, 100_000, estimate)), ())
+    prompt = summarizer_prompt(fold, chunk, previous, 100_000, estimate)
+    before = _document(prompt)["previous_summary"]
+    answer: dict[str, Any] = {"summary_text": "New."}
+    expected: dict[str, tuple[SummaryItem, ...]] = {}
+    for kind in SUMMARY_LISTS:
+        kept = [at for at in range(len(before[kind])) if random.random() < 0.7]
+        ids = [before[kind][at]["message_ids"][0] for at in kept]
+        new = [{"text": "It is new.", "message_ids": ["m1"]}] if "m1" in prompt.known_ids else []
+        answer[kind] = [{"text": unchanged, "message_ids": ids * 2}] * bool(ids) + new
+        items = [SummaryItem(item.text, item.message_ids) for item in getattr(previous, kind)]
+        expected[kind] = tuple(dict.fromkeys(items[at] for at in kept))
+        expected[kind] += tuple(SummaryItem("It is new.", prompt.known_ids["m1"]) for _ in new)
+    assert accept_summary(json.dumps(answer), prompt.known_ids, prompt.items_before) == SummaryBody("New.", **expected)
+
+
+@pytest.mark.parametrize("cited", ["p9", "m1", "lamp"])
+def test_an_item_that_is_not_of_the_previous_summary_cannot_be_carried_over(cited: str) -> None:
+    answer = _answer(key_facts=[{"text": "…", "message_ids": [cited]}])
+    with pytest.raises(SummaryRefused) as refused:
+        accept_summary(answer, _KNOWN, {"p1": SummaryItem("The lamp is red.", ())})
+    assert refused.value.reason == "unknown_message_id"
 
 
 @given(_answers, st.sampled_from(("{}", "```json\n{}\n```", "Here it is: {} I hope it helps.")))
@@ -158,10 +188,10 @@ def test_an_answer_is_accepted_only_if_it_matches_the_schema_and_cites_shown_mes
     texts = [answer["summary_text"], *(item["text"] for item in items)]
     if not _keeps_schema(answer) or not cited <= set(_KNOWN) or not all(_clean(each) for each in texts):
         with pytest.raises(SummaryRefused) as refused:
-            accept_summary(text, _KNOWN)
+            accept_summary(text, _KNOWN, {})
         assert refused.value.reason in {"schema", "unknown_message_id", "empty"}
         return
-    body = accept_summary(text, _KNOWN)
+    body = accept_summary(text, _KNOWN, {})
     assert body.summary_text == _clean(answer["summary_text"])
     for name in SUMMARY_LISTS:
         for item, said in zip(getattr(body, name), answer[name], strict=True):
@@ -184,12 +214,12 @@ def test_an_answer_is_accepted_only_if_it_matches_the_schema_and_cites_shown_mes
 @example('{"summary_text": ' + '{"a":' * 300_000 + "1" + "}" * 300_000 + "}")
 def test_a_garbage_answer_is_refused_and_raises_nothing_else(answer: str | None) -> None:
     with pytest.raises(SummaryRefused):
-        accept_summary(answer, _KNOWN)
+        accept_summary(answer, _KNOWN, {})
 
 
 def test_a_summary_can_always_be_stored_whatever_the_model_escaped_into_it() -> None:
     fact = {"text": "lamp \ud800\0red", "message_ids": ["m1"]}
-    body = accept_summary(_answer(summary_text="valve\0 12 \udfff shut", key_facts=[fact]), _KNOWN)
+    body = accept_summary(_answer(summary_text="valve\0 12 \udfff shut", key_facts=[fact]), _KNOWN, {})
     rendered = render_summary(body)
     rendered.encode()
     assert "\0" not in body.summary_text + body.key_facts[0].text

@@ -66,10 +66,14 @@ _AT_A_NODE = "while executing command on "
 IDLE_LIMIT: Final = "10s"
 # A process that freezes inside a transaction (stopped, swapped out, cut off) holds its locks for `IDLE_LIMIT` at most.
 # Large tables make estimates so high that statements of a millisecond are compiled, each time for 10 ms and more.
+# A plan that was made while a table had one page would read all of it, for minutes after it has grown. For some rows of
+# a range in their order, a bitmap of the whole range would be made, and all of its rows sorted.
 # Under a stricter isolation level that is set for the database or the role, whoever waited for a lock gets a conflict.
 SERVER_SETTINGS = {
     "application_name": "plimsoll",
     "default_transaction_isolation": "read committed",
+    "enable_bitmapscan": "off",
+    "enable_seqscan": "off",
     "idle_in_transaction_session_timeout": IDLE_LIMIT,
     "jit": "off",
 }

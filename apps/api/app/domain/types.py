@@ -138,6 +138,8 @@ class SummaryItem:
 SummaryList: TypeAlias = Literal["key_facts", "open_questions", "decisions", "action_items"]
 SUMMARY_LISTS: Final[tuple[SummaryList, ...]] = get_args(SummaryList)
 """The lists of a summary, in the order in which they are requested from a model and returned to clients."""
+UNCHANGED_ITEMS: Final = "…"
+"""The text of an item in a summarizer's answer that stands for the items of the previous summary that it cites."""
 MOST_FOCUS_CHARS: Final = 500
 """Longest `focus`, the text that says what a summary is to keep in most detail."""
 MOST_EXCLUDED_TOOLS: Final = 512

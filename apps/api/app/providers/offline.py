@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from math import log
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from app.domain.extractive import Material, SourceText, gather
 from app.domain.types import (
     CHAT_OPTIONS,
     SUMMARY_LISTS,
+    UNCHANGED_ITEMS,
     Completion,
     CompletionRequest,
     Delta,
@@ -88,12 +90,13 @@ class OfflineProvider(Provider):
         document = _document(texts_of(request.messages)[-1] if request.messages else "")
         most_tokens = min(request.max_output_tokens, document["max_tokens"])
         max_chars = int(most_tokens * _CHARS_PER_TOKEN)
-        material = _material(document)
+        previous = _previous(document)
+        material = _material(document, previous)
         while True:
-            text = _summary_text(material, max_chars)
-            tokens = self._count(text)
+            found = material.within(max_chars)
+            tokens = self._count(_summary_text(found, SummaryBody("")))
             if not max_chars or tokens <= most_tokens:
-                return text
+                return _summary_text(found, previous)
             max_chars = int(max_chars * max(0.5, 0.75 * most_tokens / tokens))
 
 
@@ -168,24 +171,35 @@ def _document(text: str) -> JsonObject:
     return document
 
 
-def _material(document: JsonObject) -> Material:
+def _previous(document: JsonObject) -> SummaryBody:
+    """The previous summary, whose items have their short ids in place of message ids."""
     before = fields_of(document["previous_summary"])
-    carried = {
+    items = {
         kind: tuple(SummaryItem(item["text"], tuple(item["message_ids"])) for item in before.get(kind, ()))
         for kind in SUMMARY_LISTS
     }
+    return SummaryBody(before.get("summary_text", ""), **items)
+
+
+def _material(document: JsonObject, previous: SummaryBody) -> Material:
     new, context = (
         [SourceText(each["id"], each["role"], each["text"]) for each in document[name]]
         for name in ("messages", "context_messages")
     )
-    previous = SummaryBody(before.get("summary_text", ""), **carried)
     return gather(new, context=context, focus=document.get("focus", ""), previous=previous)
 
 
-def _summary_text(material: Material, max_chars: int) -> str:
-    found = material.within(max_chars)
+def _summary_text(found: SummaryBody, previous: SummaryBody) -> str:
+    """The answer, with the ids alone of items that are as in the previous summary."""
+    before = {item for kind in SUMMARY_LISTS for item in getattr(previous, kind)}
     answer: dict[str, Any] = {"summary_text": found.summary_text}
     for kind in SUMMARY_LISTS:
-        items: tuple[SummaryItem, ...] = getattr(found, kind)
-        answer[kind] = [{"text": item.text, "message_ids": item.message_ids} for item in items]
+        listed: list[JsonObject] = []
+        for is_unchanged, items in groupby(getattr(found, kind), before.__contains__):
+            if is_unchanged:
+                ids = [short_id for item in items for short_id in item.message_ids]
+                listed.append({"text": UNCHANGED_ITEMS, "message_ids": ids})
+            else:
+                listed += [{"text": item.text, "message_ids": item.message_ids} for item in items]
+        answer[kind] = listed
     return orjson.dumps(answer).decode()

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from hashlib import sha256
 from itertools import takewhile
 from typing import Any, Final
@@ -158,11 +159,16 @@ class _ChatCall(WireCall[_Form]):
 
     @property
     def is_ready(self) -> bool:
+        has_own_form = self._names_as_text or self._custom_names() or not self.form.with_any_call_ids
+        return not has_own_form and self._is_neutral_form
+
+    @cached_property
+    def _is_neutral_form(self) -> bool:
+        """Whether the messages are stored in the form of this protocol: searching megabytes takes a few ms."""
         messages = self.request.messages
         if not isinstance(messages, JsonMessages) or messages.with_reasoning:
             return False
-        has_own_form = self._names_as_text or self._custom_names() or not self.form.with_any_call_ids
-        return not has_own_form and not any(_RESULT_OF_PARTS in piece for piece in messages.pieces)
+        return not any(_RESULT_OF_PARTS in piece for piece in messages.pieces)
 
     @property
     def _names_as_text(self) -> bool:

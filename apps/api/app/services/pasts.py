@@ -17,13 +17,15 @@ from app.core.memory import skip_when_collecting
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, window_turns
 from app.db.settled import settled_texts
+from app.domain.content import canonical_bytes
 from app.domain.frozen import frozen, replace
 from app.domain.stored import StoredTexts
-from app.domain.types import SUMMARY_LISTS, MessageId, ReasoningRule, SessionId, Summary, Turn, Usage
+from app.domain.types import SUMMARY_LISTS, Message, MessageId, ReasoningRule, SessionId, Summary, Turn, Usage
 from app.engine.recall.index import EMPTY, Index
 from app.engine.recall.vectors import Vectors
 from app.engine.window.columns import Columns
 from app.engine.window.past import Past, past_of_columns
+from app.engine.window.prompt import message_json
 from app.telemetry.metrics import Telemetry
 
 IDLE_S = 600.0
@@ -33,6 +35,10 @@ PROMPT_CACHE_S = 240.0
 five minutes, and the next call takes some of that."""
 _ITEM_BYTES = 120
 """Bytes of an item of a summary besides its text and ids, and of one of its ids."""
+_MESSAGE_BYTES = 600
+"""Bytes of a `Message` besides its texts."""
+_LARGEST_OPEN_TURN = 8
+"""An open turn takes at most this part of the cache."""
 ENTRY_BYTES = 4096
 """Bytes counted for a session besides its columns and its index: the overhead of the Python objects."""
 _SLICE_TEXTS = 2048
@@ -69,6 +75,16 @@ class LastPrompt:
     cached_tokens: int = 0
 
 
+@frozen
+class OpenTurn:
+    """A turn that ran its last rounds here, as it was read: with stored counts, and the only one after `after_seq`."""
+
+    counting: Counting
+    after_seq: int
+    turn: Turn
+    size_bytes: int
+
+
 @dataclass(slots=True)
 class _Entry:
     """The cache entry of one session, changed in place. `used_at` is when it was last read or stored, `size_bytes` is
@@ -83,6 +99,7 @@ class _Entry:
     counting: Counting | None = None
     columns: Columns | None = None
     columns_bytes: int = 0
+    open_turn: OpenTurn | None = None
     size_bytes: int = 0
 
 
@@ -103,8 +120,11 @@ class Pasts:
     def last_message(self, session_id: SessionId) -> tuple[int, MessageId] | tuple[None, None]:
         """The number and the id of the last cached message. If the database has another one, what is cached was lost
         there: a standby took over without it, or an older backup was restored."""
-        columns = self._of(session_id).columns
-        return (columns and columns.last_message) or (None, None)
+        past = self._of(session_id)
+        if past.open_turn:
+            last = past.open_turn.turn.messages[-1]
+            return last.seq, last.id
+        return (past.columns and past.columns.last_message) or (None, None)
 
     def kept(self, session_id: SessionId, counting: Counting, after_seq: int, last_seq: int) -> Past:
         """The cached turns with messages after `after_seq`, to which newer turns are appended. Empty if the cache has
@@ -131,10 +151,27 @@ class Pasts:
         past = self._of(session_id)
         if past.counting is None or past.counting.past_version <= counting.past_version:
             past.counting, past.columns, past.columns_bytes = counting, columns, columns.size_bytes
+            past.open_turn = None
             self._put(session_id, past)
         return past_of_columns(
             columns, first, bisect_right(columns.turn_seqs, turns[-1].seq) if turns else kept.end_turn
         )
+
+    def open_turn(self, session_id: SessionId, counting: Counting, after_seq: int) -> Turn | None:
+        """The cached turn directly after `after_seq`, as far as it goes. It may have ended since it was cached."""
+        found = self._of(session_id).open_turn
+        return found.turn if found and (found.counting, found.after_seq) == (counting, after_seq) else None
+
+    def keep_open_turn(self, session_id: SessionId, counting: Counting, after_seq: int, turn: Turn) -> None:
+        """Caches more of the only turn after `after_seq`, as long as it does not take the place of many sessions."""
+        past = self._of(session_id)
+        before = self.open_turn(session_id, counting, after_seq)
+        known = len(before.messages) if before and before.id == turn.id else 0
+        known_bytes = past.open_turn.size_bytes if past.open_turn and known else 0
+        size_bytes = known_bytes + sum(map(_size_of_message, turn.messages[known:]))
+        if known < len(turn.messages) and size_bytes <= self._most_bytes // _LARGEST_OPEN_TURN:
+            past.open_turn = OpenTurn(counting, after_seq, turn, size_bytes)
+            self._put(session_id, past)
 
     def summary(self, session_id: SessionId) -> Summary | None:
         """The summary that was active when the session was last read, if it is cached."""
@@ -208,7 +245,7 @@ class Pasts:
         index = past.index if past.index.through_seq <= last_message_seq else EMPTY
         columns = columns.copy() if columns and fits else None
         vectors = past.vectors if past.vectors and past.vectors.through_seq <= last_message_seq else None
-        copied = replace(past, last_prompt=None, index=index, vectors=vectors, columns=columns)
+        copied = replace(past, last_prompt=None, index=index, vectors=vectors, columns=columns, open_turn=None)
         copied.columns_bytes = past.columns_bytes if columns else 0
         self._put(target, copied)
 
@@ -243,9 +280,10 @@ class Pasts:
         size_bytes = ENTRY_BYTES + past.summary_bytes + past.index.size_bytes + past.columns_bytes
         size_bytes += len(past.last_prompt.refs) if past.last_prompt else 0
         size_bytes += past.vectors.size_bytes if past.vectors else 0
+        size_bytes += past.open_turn.size_bytes if past.open_turn else 0
         if size_bytes <= self._most_bytes:
             parts = (past.last_prompt, past.summary, past.index, past.vectors, past.counting, past.columns)
-            skip_when_collecting(session_id, past, *parts, getattr(past.columns, "__dict__", None))
+            skip_when_collecting(session_id, past, past.open_turn, *parts, getattr(past.columns, "__dict__", None))
             past.used_at, past.size_bytes = self._clock(), size_bytes
             self._pasts[session_id] = past
             self.size_bytes += size_bytes
@@ -261,6 +299,12 @@ def _size_of(summary: Summary) -> int:
     ids = sum([len(item.message_ids) for item in items])
     texts = [getsizeof(item.text) for item in items]
     return 2 * (getsizeof(summary.body.summary_text) + sum(texts)) + _ITEM_BYTES * (len(items) + ids)
+
+
+def _size_of_message(message: Message) -> int:
+    """Bytes of a message, about."""
+    unsent = (message.reasoning, message.reasoning_blocks)
+    return _MESSAGE_BYTES + len(message_json(message)) + len(canonical_bytes(unsent))
 
 
 async def settled_columns(

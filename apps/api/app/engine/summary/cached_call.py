@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator
-from itertools import accumulate
-from typing import Final
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, chain
+from typing import Final, TypeVar
 
 from app.domain.frozen import frozen, replace
 from app.domain.prices import Prices, call_cost
-from app.domain.types import SUMMARY_LISTS, MessageId, PromptMessage, SummaryCall, SummaryCallReason, Usage
+from app.domain.types import (
+    SUMMARY_LISTS,
+    UNCHANGED_ITEMS,
+    MessageId,
+    PromptMessage,
+    SummaryCall,
+    SummaryCallReason,
+    SummaryItem,
+    Usage,
+)
 from app.engine.messages.turns import sendable_messages
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import FOCUS
@@ -25,8 +34,12 @@ MOST_QUOTATIONS: Final = 2_000
 _LEAST_CHARS: Final = 8
 QUOTED_SHARE: Final = 1.25
 """Largest ratio of the tokens of an answer with quotations to one with ids (`docs/fidelity.md`)."""
-_CARRY_OVER: Final = "Carry over what still matters of the record, drop what is settled or replaced."
-_EXTEND: Final = "Repeat the record's items, change only what newer messages settle or replace, and add what is new."
+_AS_THEY_STAND: Final = f"cite all of a list's items that hold as they stand in one with text {UNCHANGED_ITEMS}"
+_CARRY_OVER: Final = f"Carry over what still matters of the record: {_AS_THEY_STAND}, drop what is settled or replaced."
+_EXTEND: Final = (
+    f"Extend the record: {_AS_THEY_STAND}, change only what newer messages settle or replace, and add what is new."
+)
+_T = TypeVar("_T")
 _MARKS: Final = " \"'`“”„‘’…"
 
 
@@ -38,8 +51,8 @@ def behind_the_prompt(fold: Fold, *, extend: bool, focus: str) -> list[PromptMes
         "window. No instruction above applies to what you write now; call no tool. Answer with one JSON object only:\n"
         '{"summary_text":"...","key_facts":[{"text":"...","message_ids":["..."]}],"open_questions":[],"decisions":[],'
         '"action_items":[]}\n'
-        "Every list has such items. message_ids quote an item's messages, 4 or 5 neighbouring words each, letter for "
-        "letter; for an item of the record, the beginning of its text.\n"
+        "Every list has such items. message_ids quote an item's messages, or the beginning of an item of the record, 4 "
+        "or 5 neighbouring words each, letter for letter.\n"
         f"{_EXTEND if extend else _CARRY_OVER} Keep names, numbers, dates, identifiers, file names, constraints and "
         "standing wishes of the user word for word. Record what was decided and why. No greetings, no repetition. "
         f"Write in the conversation's language, under {fold.cap_tokens} tokens."
@@ -50,37 +63,60 @@ def behind_the_prompt(fold: Fold, *, extend: bool, focus: str) -> list[PromptMes
     return [document, {"role": "system", "content": text + FOCUS}]
 
 
-class Quotations(dict[str, tuple[MessageId, ...]]):
-    """Maps quotations to the messages they are from, of a fold, of its context, and of the previous summary's items.
-    The first match is used. A whole text is always found. A part that is not found, is too short to locate, or comes
-    after `MOST_QUOTATIONS` others raises `KeyError`."""
+class Quotations(dict[str, _T]):
+    """Maps quotations to what the first text that they are from stands for; with `once`, to the first text that was not
+    found before, if there is one: items of a record may begin alike. A whole text is always found. A part that is not
+    found, is too short to locate, or comes after `MOST_QUOTATIONS` others raises `KeyError`."""
 
-    def __init__(self, fold: Fold) -> None:
-        sources = [(_plain(text), ids) for text, ids in _sources(fold)]
-        super().__init__({text: ids for text, ids in reversed(sources) if text})
-        self._text = "\0".join(text for text, _ in sources)
-        self._starts = list(accumulate((len(text) + 1 for text, _ in sources), initial=0))
-        self._ids = [ids for _, ids in sources]
+    def __init__(self, sources: Iterable[tuple[str, _T]], *, once: bool = False) -> None:
+        plain = [(_plain(text), value) for text, value in sources]
+        super().__init__({text: value for text, value in reversed(plain) if text})
+        self._text = "\0".join(text for text, _ in plain)
+        self._starts = list(accumulate((len(text) + 1 for text, _ in plain), initial=0))
+        self._values = [value for _, value in plain]
         self._left = MOST_QUOTATIONS
+        self._once = once
+        self._found: set[int] = set()
 
-    def __missing__(self, quotation: str) -> tuple[MessageId, ...]:
+    def __missing__(self, quotation: str) -> _T:
         self._left -= 1
         words = _plain(quotation).strip(_MARKS)
         if words in self:
             return self[words]
-        at = self._text.find(words) if len(words) >= _LEAST_CHARS and self._left >= 0 else -1
-        if at < 0:
+        found = self._places_of(words) if len(words) >= _LEAST_CHARS and self._left >= 0 else iter(())
+        first = next(found, None)
+        if first is None:
             raise KeyError(quotation)
-        return self._ids[bisect_right(self._starts, at) - 1]
+        place = next((place for place in chain((first,), found) if place not in self._found), first)
+        if self._once:
+            self._found.add(place)
+        return self._values[place]
+
+    def _places_of(self, words: str) -> Iterator[int]:
+        """The positions of the texts that contain these words."""
+        at = self._text.find(words)
+        while at >= 0:
+            place = bisect_right(self._starts, at) - 1
+            yield place
+            at = self._text.find(words, self._starts[place + 1])
 
 
-def _sources(fold: Fold) -> Iterator[tuple[str, tuple[MessageId, ...]]]:
-    if fold.previous is not None:
-        for name in SUMMARY_LISTS:
-            for item in getattr(fold.previous.body, name):
-                yield item.text, item.message_ids
-    yield from ((text, (message.id,)) for message, text in fold.source_texts)
-    yield from ((text, (message.id,) if fold.cites_context else ()) for message, text in fold.context_texts)
+def quoted_ids(fold: Fold) -> Quotations[tuple[MessageId, ...]]:
+    """The messages that a quotation is from: of the fold, its context, and those that the previous summary cites."""
+    before = [(item.text, item.message_ids) for item in _items_before(fold)]
+    new = [(text, (message.id,)) for message, text in fold.source_texts]
+    around = [(text, (message.id,) if fold.cites_context else ()) for message, text in fold.context_texts]
+    return Quotations([*before, *new, *around])
+
+
+def quoted_items(fold: Fold) -> Quotations[SummaryItem]:
+    """The item of the previous summary that a quotation is from."""
+    return Quotations([(item.text, item) for item in _items_before(fold)], once=True)
+
+
+def _items_before(fold: Fold) -> list[SummaryItem]:
+    body = fold.previous and fold.previous.body
+    return [item for name in SUMMARY_LISTS for item in getattr(body, name)] if body else []
 
 
 def _plain(text: str) -> str:

@@ -7,8 +7,9 @@ cannot be cited. Its answer is untrusted until it has passed `accept_summary`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from itertools import islice
 from typing import Any, Final, TypeAlias, cast
 
 import orjson
@@ -16,6 +17,7 @@ import orjson
 from app.domain.frozen import frozen
 from app.domain.types import (
     SUMMARY_LISTS,
+    UNCHANGED_ITEMS,
     JsonObject,
     Message,
     MessageId,
@@ -73,10 +75,16 @@ by the last `date` before it. Record what was decided and why. Leave out greetin
 of the conversation. Stay under {max_tokens} tokens."""
 
 
-_CARRY_OVER = "Carry over what still matters of the previous summary, with its ids; drop what was settled or replaced."
+_AS_THEY_STAND = (
+    "for all items of a list that hold as they stand write one "
+    f'{{"text": "{UNCHANGED_ITEMS}", "message_ids": ["p1", "p2"]}}, with their ids'
+)
+_CARRY_OVER = (
+    f"Carry over what still matters of the previous summary: {_AS_THEY_STAND}; drop what was settled or replaced."
+)
 _EXTEND = (
-    "Extend the previous summary: repeat it with its ids as it stands, change only what the new messages settle or "
-    "replace, and add what they say that is new."
+    f"Extend the previous summary: {_AS_THEY_STAND}; change only what the new messages settle or replace, and add what "
+    "they say that is new."
 )
 
 
@@ -96,11 +104,13 @@ class SummaryRefused(Exception):
 
 @frozen
 class SummarizerPrompt:
-    """One call to a summarizer, with the parts of its JSON document and the stored messages of each short id."""
+    """One call to a summarizer, with the parts of its JSON document, the stored messages of each short id, and the
+    items of the previous summary by theirs."""
 
     instructions: str
     document: tuple[str, ...]
     known_ids: Mapping[str, tuple[MessageId, ...]] = field(repr=False)
+    items_before: Mapping[str, SummaryItem] = field(repr=False)
 
     @property
     def messages(self) -> tuple[PromptMessage, ...]:
@@ -171,6 +181,7 @@ def summarizer_prompt(
     most detail. With `extend` the summarizer adds what is new to the previous summary and keeps the rest as it is; it
     is shown no context."""
     known: dict[str, tuple[MessageId, ...]] = {}
+    before = _short_ids(previous) if previous else {}
     shown = _document_messages("m", "messages", chunk, known)
     room = room_tokens - sum(estimate(text) + _WRAPPING_TOKENS for _, text in chunk)
     around: list[Shown] = []
@@ -182,7 +193,7 @@ def summarizer_prompt(
         around.insert(0, (message, ends))
     document = (
         '{"previous_summary":',
-        *(_document_summary(previous, known) if previous else (" null,",)),
+        *(_document_summary(previous, before) if previous else (" null,",)),
         *shown,
         *_document_messages("c", "context_messages", around, known),
         f' "max_tokens": {fold.cap_tokens}' + ("," if focus else "}"),
@@ -190,9 +201,10 @@ def summarizer_prompt(
     )
     if not fold.cites_context:
         known |= {short_id: () for short_id in known if short_id[0] == "c"}
+    known |= {short_id: item.message_ids for short_id, item in before.items()}
     instructions = _INSTRUCTIONS.replace("{carrying}", _EXTEND if extend else _CARRY_OVER)
     instructions = instructions.replace("{max_tokens}", str(fold.cap_tokens)) + (FOCUS if focus else "")
-    return SummarizerPrompt(instructions, document, known)
+    return SummarizerPrompt(instructions, document, known, before)
 
 
 def _ends_of(text: str) -> str:
@@ -223,15 +235,18 @@ def _document_messages(
     return _document_list(name, parts)
 
 
-def _document_summary(body: SummaryBody, known: dict[str, tuple[MessageId, ...]]) -> list[str]:
+def _short_ids(body: SummaryBody) -> dict[str, SummaryItem]:
+    items = [item for name in SUMMARY_LISTS for item in getattr(body, name)]
+    return {f"p{at}": item for at, item in enumerate(items, start=1)}
+
+
+def _document_summary(body: SummaryBody, items: Mapping[str, SummaryItem]) -> list[str]:
     document = [f' {{"summary_text": {_json(body.summary_text)},']
-    at = 0
+    rest = iter(items.items())
     for name in SUMMARY_LISTS:
         parts: list[str] = []
-        for item in cast("tuple[SummaryItem, ...]", getattr(body, name)):
-            at += 1
-            known[f"p{at}"] = item.message_ids
-            parts += (f' {{"text": {_json(item.text)},', f' "message_ids": ["p{at}"]}},')
+        for short_id, item in islice(rest, len(getattr(body, name))):
+            parts += (f' {{"text": {_json(item.text)},', f' "message_ids": ["{short_id}"]}},')
         document += _document_list(name, parts)
     document[-1] = f"{document[-1][:-1]}}},"
     return document
@@ -247,17 +262,21 @@ def _document_list(name: str, parts: list[str]) -> list[str]:
     return [f' "{name}":', *parts]
 
 
-def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryBody:
-    """The summary in an answer, with message ids in place of short ids. Raises `SummaryRefused` if it is not JSON,
-    breaks the schema, has an empty text, or cites a message not shown to it."""
+def accept_summary(
+    answer: str | None, known_ids: Mapping[str, tuple[MessageId, ...]], items_before: Mapping[str, SummaryItem]
+) -> SummaryBody:
+    """The summary in an answer, with message ids in place of short ids, and the items of the previous summary in place
+    of those that only cite them. Raises `SummaryRefused` if it is not JSON, breaks the schema, has an empty text, or
+    cites what was not shown to it."""
     raw = _parse(answer)
     if not _keeps_schema(raw):
         raise SummaryRefused("schema")
-    body = SummaryBody(
-        _storable(raw["summary_text"]),
-        **{name: tuple(_accept_item(item, known_ids) for item in raw[name]) for name in SUMMARY_LISTS},
-    )
-    if not body.summary_text:
+    try:
+        lists = {name: _accept_items(raw[name], known_ids, items_before) for name in SUMMARY_LISTS}
+    except KeyError as error:
+        raise SummaryRefused("unknown_message_id") from error
+    body = SummaryBody(_storable(raw["summary_text"]), **lists)
+    if not all((body.summary_text, *(item.text for items in lists.values() for item in items))):
         raise SummaryRefused("empty")
     return body
 
@@ -284,15 +303,22 @@ def _is_item(item: Any) -> bool:
             return False
 
 
-def _accept_item(item: JsonObject, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryItem:
-    text = _storable(item["text"])
-    if not text:
-        raise SummaryRefused("empty")
-    try:
-        ids = [message_id for short_id in item["message_ids"] for message_id in known_ids[short_id]]
-    except KeyError as error:
-        raise SummaryRefused("unknown_message_id") from error
-    return SummaryItem(text, tuple(dict.fromkeys(ids)))
+def _accept_items(
+    items: Iterable[JsonObject],
+    known_ids: Mapping[str, tuple[MessageId, ...]],
+    items_before: Mapping[str, SummaryItem],
+) -> tuple[SummaryItem, ...]:
+    accepted: list[SummaryItem] = []
+    for item in items:
+        text = _storable(item["text"])
+        if text in (UNCHANGED_ITEMS, "..."):
+            before = [items_before[short_id] for short_id in item["message_ids"]]
+            as_theirs = [SummaryItem(each.text, each.message_ids) for each in before]
+            accepted += [each for each in dict.fromkeys(as_theirs) if each not in accepted]
+        else:
+            ids = [message_id for short_id in item["message_ids"] for message_id in known_ids[short_id]]
+            accepted.append(SummaryItem(text, tuple(dict.fromkeys(ids))))
+    return tuple(accepted)
 
 
 def shrinks(fold: Fold, body: SummaryBody, estimate: Estimate) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from sys import getsizeof
 
@@ -49,6 +49,8 @@ from app.tokenizers.counters import HEURISTIC, TWO_FIFTHS, Estimator
 
 _FEW_MESSAGES = 64
 """Messages up to which an uncached window is read row by row: that is faster than two more statements."""
+_FEW_OF_A_TURN = 8
+"""Messages up to which an open turn is read in each round: caching it would cost as much."""
 _MANY_PARTS = 256
 """Content parts whose image sizes are read on the event loop (a few ms). More are read in a thread."""
 _SLICE = 64
@@ -155,7 +157,7 @@ async def read_window(
         step_failed=context.step_failed,
         take_bytes=held.take,
     )
-    turns = await turns_after(kept.last_seq)
+    turns = await _turns_after(kept.last_seq, rt.pasts.open_turn(session.id, counting, kept.last_seq), turns_after)
     is_newest_kept = kept.turn_count and all(turn.status in OPEN_STATUSES for turn in turns)
     if is_newest_kept and (context.step_failed or not turns):
         # Of the turn that ended last the rows are needed if it is not followed, or became unresolved after it was kept.
@@ -164,6 +166,16 @@ async def read_window(
     estimate = rt.tokenizers.estimator(counting.encoding)
     rows = WindowRows(session, policy, model, estimate, before_seq, summary, context.pins, kept, tuple(turns), held)
     return await _with_evicted(tx, rt, rows, query, for_turn=turn_seq is not None)
+
+
+async def _turns_after(seq: int, cached: Turn | None, read: Callable[[int], Awaitable[list[Turn]]]) -> list[Turn]:
+    """The turns with messages after `seq`. Of a turn that is cached, only the messages that are not are read."""
+    if cached is None:
+        return await read(seq)
+    newer = await read(cached.messages[-1].seq)
+    if newer and newer[0].id == cached.id:
+        return [replace(newer[0], messages=cached.messages + newer[0].messages), *newer[1:]]
+    return await read(seq)  # nothing was added to the turn, whose row is then not among those that were read
 
 
 def _head_bytes(session: SessionState, pins: Sequence[Pin]) -> int:
@@ -225,6 +237,7 @@ async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) 
     missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
     if missing:
         rows = await _count_missing(rt, rows, missing, store=store)
+    _keep_open_turn(rt, rows)
     in_parts = [message for message in rows.read_messages() if isinstance(message.content, list)]
     if in_parts:
         rule = image_rule_for(rows.model.model)
@@ -235,6 +248,14 @@ async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) 
         are_many = sum([len(message.content or ()) for message in in_parts]) > _MANY_PARTS
         rows = await _with_messages(rows, await asyncio.to_thread(by_rule) if are_many else by_rule())
     return await with_settled_kept(rt, rows)
+
+
+def _keep_open_turn(rt: Runtime, rows: WindowRows) -> None:
+    """Caches the messages of a turn with many rounds, so that its next round reads only what is new."""
+    is_open = len(rows.turns) == 1 and rows.turns[0].status in OPEN_STATUSES
+    if is_open and len(rows.turns[0].messages) > _FEW_OF_A_TURN and rt.pasts.keeps_any and not rows.fell_back:
+        counting = counting_of(rows.session, rows.model, rows.policy)
+        rt.pasts.keep_open_turn(rows.session.id, counting, rows.kept.last_seq, rows.turns[0])
 
 
 async def with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:

@@ -15,11 +15,27 @@ import orjson
 from app.db.claims import Claim
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, ProviderOverflow, ProviderRefused
 from app.domain.frozen import frozen, replace
-from app.domain.types import Completion, CompletionRequest, JsonObject, MessageId, Summary, SummaryBody, Usage
+from app.domain.types import (
+    Completion,
+    CompletionRequest,
+    JsonObject,
+    MessageId,
+    Summary,
+    SummaryBody,
+    SummaryItem,
+    Usage,
+)
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, framing_tokens
 from app.engine.policy.budget import Budget
 from app.engine.summary.block import fit_summary
-from app.engine.summary.cached_call import QUOTED_SHARE, CallChoice, Quotations, behind_the_prompt, cheaper_call
+from app.engine.summary.cached_call import (
+    QUOTED_SHARE,
+    CallChoice,
+    behind_the_prompt,
+    cheaper_call,
+    quoted_ids,
+    quoted_items,
+)
 from app.engine.summary.extractive import keep_lasting
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import (
@@ -200,7 +216,7 @@ class Summarizer:
                 response_schema=SUMMARY_SCHEMA,
             )
             completion = await self._call(model, request)
-            body = await _accepted(completion, prompt.known_ids, fold, estimate)
+            body = await _accepted(completion, prompt.known_ids, prompt.items_before, fold, estimate)
         return await _kept(model, fold, body, estimate)
 
     async def _behind_prompt(self, prompt: Prompt, fold: Fold) -> SummaryBody | None:
@@ -208,11 +224,12 @@ class Summarizer:
         No further call then repeats it."""
         model, estimate = self._job.rows.model, self._job.rows.estimate
         request, prompt_tokens = _repeating_request(self._job.rows, prompt, fold)
-        quotations = await _computed(Quotations, fold, is_long=_is_long(fold))
+        ids = await _computed(quoted_ids, fold, is_long=_is_long(fold))
         choice, self.choice = self.choice, CallChoice("separate", "refused")  # unless it succeeds
         try:
             completion = await self._call(model, request, prompt_tokens)
-            body = await _kept(model, fold, await _accepted(completion, quotations, fold, estimate), estimate)
+            body = await _accepted(completion, ids, quoted_items(fold), fold, estimate)
+            body = await _kept(model, fold, body, estimate)
         except (SummaryRefused, ProviderRefused, ProviderOverflow) as refusal:
             reason = refusal.reason if isinstance(refusal, SummaryRefused) else refusal.code
             logger.info("no summary behind the repeated prompt (%s): the summarizer is called separately", reason)
@@ -282,11 +299,15 @@ def _answer_tokens(budget: Budget, fold: Fold) -> int:
 
 
 async def _accepted(
-    completion: Completion, known_ids: Mapping[str, tuple[MessageId, ...]], fold: Fold, estimate: Estimator
+    completion: Completion,
+    known_ids: Mapping[str, tuple[MessageId, ...]],
+    items_before: Mapping[str, SummaryItem],
+    fold: Fold,
+    estimate: Estimator,
 ) -> SummaryBody:
     """The summary in an answer, fitted into its cap. Raises `SummaryRefused`."""
     is_long = len(completion.text or "") > _INLINE_CHARS
-    answered = await _computed(accept_summary, completion.text, known_ids, is_long=is_long)
+    answered = await _computed(accept_summary, completion.text, known_ids, items_before, is_long=is_long)
     body = fit_summary(answered, fold.cap_tokens, estimate)
     if body is None:
         raise SummaryRefused("over_cap")
