@@ -12,6 +12,11 @@ from app.services.keys import create_key
 from tests.api.conftest import new_session, serving, settings_for
 from tests.web.conftest import open_page
 
+_IN_SIGHT = """(is) => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => !is });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
 
 async def test_sessions_are_listed_with_their_window_cost_and_state_and_found_by_words(
     page: Page, api: httpx.Client
@@ -43,6 +48,23 @@ async def test_a_turn_that_someone_else_posts_shows_up_without_a_reload(page: Pa
     sid = new_session(api)
     api.post(f"/v1/sessions/{sid}/turns", json={"content": "Out of the blue"}).raise_for_status()
     await expect(page.get_by_role("link", name="Out of the blue")).to_be_visible()
+
+
+async def test_any_number_of_tabs_work_since_those_out_of_sight_keep_no_connection(
+    browser: Browser, origin: str, api: httpx.Client
+) -> None:
+    """A browser has six connections to a host. It is headless, and takes every tab for one in sight."""
+    async with open_page(browser, origin) as (first, _):
+        tabs = [first, *[await first.context.new_page() for _ in range(7)]]
+        for tab in tabs:
+            await tab.goto(f"{origin}/ui")
+            await expect(tab.get_by_role("status").get_by_text("live", exact=True)).to_be_visible()
+            await tab.evaluate(_IN_SIGHT, False)
+            await expect(tab.get_by_text("not live")).to_be_visible()
+        new_session(api, room_goal="Made meanwhile")
+        await expect(first.get_by_text("Made meanwhile")).to_have_count(0)
+        await first.evaluate(_IN_SIGHT, True)
+        await expect(first.get_by_text("Made meanwhile")).to_be_visible()
 
 
 async def test_a_newcomer_is_led_to_the_recorded_session_and_through_its_guide(page: Page, api: httpx.Client) -> None:
