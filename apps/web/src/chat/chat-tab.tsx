@@ -41,7 +41,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
     now.reload();
   };
   useTurnChanges(useThrottledChange(sessionId, refresh));
-  const stream = useTurnStream(() => {
+  const stream = useTurnStream(sessionId, () => {
     refresh();
     onTurn();
   });
@@ -50,7 +50,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
   const composer = useRef<((text: string) => void) | null>(null);
   const atEnd = useRef(true);
   const last = newest.of(total);
-  const open = !stream.running && last?.status === "awaiting_tools" ? last : undefined;
+  const open = last?.status === "awaiting_tools" ? last : undefined;
   const busy = stream.running !== null || last?.status === "running";
   /** What can be cancelled: a turn that was just sent has no id until it is claimed, and `last` is the one before it. */
   const runningId = stream.running ? stream.running.turn?.id : busy ? last?.id : undefined;
@@ -140,9 +140,8 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
           <ToolOutputs
             key={`${open.id} ${open.tool_calls.map((each) => each.id).join()}`}
             calls={open.tool_calls}
-            onSend={(outputs) =>
-              void stream.post(`sessions/${sessionId}/turns/${open.id}/tool-outputs`, { outputs }, open.user_input)
-            }
+            hidden={stream.running !== null}
+            onSend={(outputs) => void stream.postOutputs(open, outputs)}
             onCancel={() => void cancel(open.id)}
           />
         )}
@@ -170,11 +169,10 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
           edit={composer}
           alias={session?.model_alias ?? models.default}
           disabled={busy || open !== undefined}
-          problem={stream.problem}
           onSend={(body, userText) => {
             atEnd.current = true;
             setSentAfter(total);
-            void stream.post(`sessions/${sessionId}/turns`, body, userText);
+            return stream.postMessage(body, userText);
           }}
           onCancel={runningId ? () => void cancel(runningId) : null}
         />
