@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+
 import httpx
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 from uuid_utils.compat import uuid7
 
 from app.db.database import Database
@@ -65,6 +68,39 @@ async def test_any_number_of_tabs_work_since_those_out_of_sight_keep_no_connecti
         await expect(first.get_by_text("Made meanwhile")).to_have_count(0)
         await first.evaluate(_IN_SIGHT, True)
         await expect(first.get_by_text("Made meanwhile")).to_be_visible()
+
+
+async def test_a_double_click_makes_one_session_and_a_late_one_calls_nobody_back(page: Page, api: httpx.Client) -> None:
+    def count() -> int:
+        return len(api.get("/v1/sessions").json()["items"])
+
+    async def slowly(route: Route) -> None:
+        await asyncio.sleep(1)
+        await route.continue_()
+        answered.set()
+
+    answered = asyncio.Event()
+    await page.get_by_role("button", name="New session").dblclick()
+    await page.get_by_label("Message", exact=True).fill("Hello")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.get_by_role("link", name="Turn 1", exact=True)).to_be_visible()
+    assert count() == 1
+    for tab in ("Window", "Memory"):
+        before = count()
+        address = page.url
+        await page.get_by_role("link", name=tab).click()
+        await page.get_by_role("button", name="Fork here").dblclick()
+        await expect(page).not_to_have_url(re.compile(re.escape(address.split("/")[-2])))
+        assert count() == before + 1
+
+    await page.get_by_role("link", name="Memory").click()
+    await page.route("**/fork", slowly)
+    async with page.expect_response("**/fork"):
+        await page.get_by_role("button", name="Fork here").click()
+        await page.get_by_role("link", name="Sessions").first.click()
+        await answered.wait()
+    await expect(page.get_by_role("row")).to_have_count(count() + 1)
+    assert page.url.endswith("#/")
 
 
 async def test_a_newcomer_is_led_to_the_recorded_session_and_through_its_guide(page: Page, api: httpx.Client) -> None:

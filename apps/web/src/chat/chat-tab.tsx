@@ -2,10 +2,11 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "../api";
 import { useTurnChanges, useThrottled } from "../live";
 import { sentenceOf, useResource } from "../resource";
-import { addressOf, goTo } from "../router";
+import { addressOf } from "../router";
 import type { ModelList, Session, WindowNow } from "../types";
 import { Failure } from "../ui/failure";
 import { Pieces } from "../ui/long-text";
+import { useMaking } from "../ui/making";
 import { isOverBudget, Refusal } from "../ui/refusal";
 import { useRows } from "../ui/rows";
 import { Composer, draftFor } from "./composer";
@@ -46,6 +47,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
     onTurn();
   });
   const [broken, setBroken] = useState<string | null>(null);
+  const making = useMaking();
   const [sentAfter, setSentAfter] = useState<number | null>(null);
   const composer = useRef<((text: string) => void) | null>(null);
   const atEnd = useRef(true);
@@ -84,18 +86,15 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
     refresh();
   }
 
-  async function startAfresh() {
-    try {
+  const startAfresh = () =>
+    making.make(async () => {
       const { model_alias, mode, agent_role, room_goal, instructions, policy } = session ?? {};
       const made = await call<Session>("sessions", {
         body: { model_alias, mode, agent_role, room_goal, instructions, policy },
       });
       draftFor(made.id, draftFor(sessionId) || (refused && last?.user_input) || "");
-      goTo(addressOf(made.id, "chat"));
-    } catch (error) {
-      setBroken(sentenceOf(error));
-    }
-  }
+      return addressOf(made.id, "chat");
+    });
 
   const numbers = Array.from({ length: Math.max(0, rows.end - rows.first) }, (_, at) => rows.first + at);
   return (
@@ -163,6 +162,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
             <p>{stream.problem?.detail ?? broken}</p>
           </div>
         )}
+        <Failure why={making.error ? sentenceOf(making.error) : null} />
         <Composer
           sessionId={sessionId}
           models={models}

@@ -3,12 +3,13 @@ import { call, type Page } from "../api";
 import { ago, cut, dollars, percent, plural, shortId, tokens } from "../format";
 import { LiveStatus, useTurnChanges, useThrottled } from "../live";
 import { sentenceOf, useResource } from "../resource";
-import { addressOf, goTo } from "../router";
+import { addressOf } from "../router";
 import { FoundEverywhere } from "../search/everywhere";
 import { titleOf } from "../title";
 import type { ModelList, Session, TurnState, WindowFigures } from "../types";
 import { Failure } from "../ui/failure";
 import { Gauge } from "../ui/gauge";
+import { useMaking } from "../ui/making";
 import { useSearchKey } from "../ui/search-key";
 import { useSettled } from "../ui/settled";
 import { StateBadge, stateWord } from "../ui/state-badge";
@@ -36,6 +37,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
   const [sort, setSort] = useState<Sort>("created");
   const [state, setState] = useState<TurnState | "">("");
   const [problem, setProblem] = useState<string | null>(null);
+  const making = useMaking();
   const [more, setMore] = useState<{ words: string; pages: Page<Session>[] }>({ words: "", pages: [] });
   const now = useNow(10_000);
   useEffect(() => {
@@ -58,33 +60,24 @@ export function SessionsPage({ models }: { models: ModelList }) {
   const cursor = pages.at(-1)?.next_cursor ?? null;
   const only = read.length === 1 && !words ? read[0] : undefined;
 
-  async function attempt(todo: () => Promise<void>) {
+  async function readOn() {
     setProblem(null);
     try {
-      await todo();
+      const page = await pageOf(words, cursor, isPartial ? PAGE_SIZE : SORTED_AT_ONCE);
+      setMore((before) => ({ words, pages: [...(before.words === words ? before.pages : []), page] }));
     } catch (error) {
       setProblem(sentenceOf(error));
     }
   }
 
-  const readOn = () =>
-    attempt(async () => {
-      const page = await pageOf(words, cursor, isPartial ? PAGE_SIZE : SORTED_AT_ONCE);
-      setMore((before) => ({ words, pages: [...(before.words === words ? before.pages : []), page] }));
-    });
-
-  const begin = () =>
-    attempt(async () => {
-      const session = await call<Session>("sessions", { body: {} });
-      goTo(addressOf(session.id, "chat"));
-    });
+  const begin = () => making.make(async () => addressOf((await call<Session>("sessions", { body: {} })).id, "chat"));
 
   return (
     <>
       <div class="title-row">
         <h1 tabIndex={-1}>Sessions</h1>
         <LiveStatus />
-        <button type="button" class="primary" onClick={() => void begin()}>
+        <button type="button" class="primary" disabled={making.busy} onClick={() => void begin()}>
           New session
         </button>
       </div>
@@ -125,7 +118,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
           </select>
         </label>
       </search>
-      <Failure why={problem} />
+      <Failure why={making.error ? sentenceOf(making.error) : problem} />
       <Failure why={first.problem} onRetry={first.reload} />
       {first.loading && read.length === 0 && <p class="quiet">Reading the sessions…</p>}
       {only && isGuided(only) && (

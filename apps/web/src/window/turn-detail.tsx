@@ -5,6 +5,7 @@ import { sentenceOf as sentenceOfProblem, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
 import type { Audit, Prompt, Session, TimelineRange, TimelineTurn, Turn } from "../types";
 import { Failure } from "../ui/failure";
+import { useMaking } from "../ui/making";
 import { stateWord } from "../ui/state-badge";
 import { TurnNumber } from "../ui/turn-number";
 import { PromptDiff } from "./diff";
@@ -150,24 +151,19 @@ function pairUp(event: Event) {
 }
 
 function ForkHere({ sessionId, turn }: { sessionId: string; turn: TimelineTurn }) {
-  const [problem, setProblem] = useState<string | null>(null);
-
-  async function fork() {
-    setProblem(null);
-    try {
+  const { busy, error, make } = useMaking();
+  const fork = () =>
+    make(async () => {
       const made = await call<Session>(`sessions/${sessionId}/fork`, { body: { through_turn_id: turn.turn_id } });
-      goTo(addressOf(made.id, "chat"));
-    } catch (error) {
-      setProblem(sentenceOfProblem(error));
-    }
-  }
+      return addressOf(made.id, "chat");
+    });
 
   return (
     <>
-      <button type="button" onClick={() => void fork()}>
+      <button type="button" disabled={busy} onClick={() => void fork()}>
         Fork here
       </button>
-      <Failure why={problem} />
+      <Failure why={error ? sentenceOfProblem(error) : null} />
     </>
   );
 }
