@@ -53,6 +53,21 @@ async def test_a_turn_that_someone_else_posts_shows_up_without_a_reload(page: Pa
     await expect(page.get_by_role("link", name="Out of the blue")).to_be_visible()
 
 
+async def test_older_sessions_stay_in_the_list_and_are_live_while_newer_ones_come(
+    page: Page, api: httpx.Client
+) -> None:
+    made = [new_session(api, room_goal=f"Session {number}") for number in range(60)]
+    await page.reload()
+    await expect(page.get_by_role("row")).to_have_count(51)
+    await page.get_by_role("button", name="Older sessions").click()
+    await expect(page.get_by_role("row")).to_have_count(61)
+    for _ in range(3):
+        new_session(api)
+    api.post(f"/v1/sessions/{made[0]}/turns", json={"content": "Out of the blue"}).raise_for_status()
+    await expect(page.get_by_role("row").filter(has_text="Out of the blue")).to_contain_text("idle")
+    await expect(page.get_by_role("row")).to_have_count(64)
+
+
 async def test_any_number_of_tabs_work_since_those_out_of_sight_keep_no_connection(
     browser: Browser, origin: str, api: httpx.Client
 ) -> None:
