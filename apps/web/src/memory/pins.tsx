@@ -7,6 +7,7 @@ import type { Pin } from "../types";
 import { Confirm } from "../ui/confirm";
 import { Failure } from "../ui/failure";
 import { Gauge } from "../ui/gauge";
+import { useKeptFocus } from "../ui/kept-focus";
 import { Outcome, type Result, resultOf } from "../ui/outcome";
 import { PinForm } from "./pin-form";
 import { otherReasons } from "../words";
@@ -44,12 +45,13 @@ export function Pins({ sessionId }: { sessionId: string }) {
     change(`${pin.name} was unpinned.`, async () => call(pinPath(sessionId, pin.name), { method: "DELETE" }));
 
   const listed = pins.value ?? [];
+  const add = useKeptFocus<HTMLButtonElement>(`${edited === null} ${listed.length}`);
   const cost = listed.reduce((sum, pin) => sum + (pin.figures?.tokens ?? 0), 0);
   return (
     <section aria-labelledby="pins">
       <div class="title-row">
         <h2 id="pins">Pins</h2>
-        <button type="button" onClick={() => setEdited(NEW)}>
+        <button ref={add} type="button" onClick={() => setEdited(NEW)}>
           New pin
         </button>
       </div>

@@ -5,6 +5,7 @@ import { sentenceOf as sentenceOfProblem, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
 import type { Audit, Prompt, Session, TimelineRange, TimelineTurn, Turn } from "../types";
 import { Failure } from "../ui/failure";
+import { useKeptFocus } from "../ui/kept-focus";
 import { useMaking } from "../ui/making";
 import { stateWord } from "../ui/state-badge";
 import { TurnNumber } from "../ui/turn-number";
@@ -41,6 +42,8 @@ export function TurnDetail({ sessionId, turn, total, other }: Props) {
     [turn.turn_id, shownRound, sent],
   );
 
+  const title = useKeptFocus<HTMLHeadingElement>(audit.value === null);
+
   function path(what: string): string {
     return `sessions/${sessionId}/turns/${turn.turn_id}/${what}`;
   }
@@ -57,7 +60,7 @@ export function TurnDetail({ sessionId, turn, total, other }: Props) {
   return (
     <section class="turn-detail" aria-labelledby="turn-title">
       <header class="turn-head">
-        <h2 id="turn-title">
+        <h2 id="turn-title" ref={title} tabIndex={-1}>
           Turn {turn.seq} <span class="quiet">{stateWord(turn.status)}</span>
         </h2>
         {last > 1 && (
