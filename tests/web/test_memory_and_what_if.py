@@ -125,6 +125,27 @@ async def test_pins_show_size_and_relevance_and_are_made_changed_and_taken_away(
     await expect(page.get_by_text("There are no pins.")).to_be_visible()
 
 
+async def test_a_new_pin_replaces_none_of_its_name(page: Page, api: httpx.Client) -> None:
+    sid = new_session(api)
+    pin = f"/v1/sessions/{sid}/pins/rules"
+    api.put(pin, json={"content": "Amounts in cents."}).raise_for_status()
+    await page.goto(f"{page.url.split('#')[0]}#/sessions/{sid}/memory")
+    await expect(page.get_by_role("heading", name="rules")).to_be_visible()
+    await page.get_by_role("button", name="New pin").click()
+    await page.get_by_label("Name").fill("rules")
+    await page.get_by_label("Content", exact=True).fill("Be brief.")
+    await page.get_by_role("button", name="Pin it").click()
+    await expect(page.get_by_role("alert")).to_contain_text("There is a pin “rules” already")
+    assert api.get(pin).json()["content"] == "Amounts in cents."
+    await page.get_by_label("Name").fill("style")
+    await page.get_by_role("button", name="Pin it").click()
+    await expect(page.get_by_role("heading", name="style")).to_be_visible()
+    await page.get_by_role("button", name="Change rules").click()
+    await page.get_by_label("Content", exact=True).fill("Amounts in euros.")
+    await page.get_by_role("button", name="Pin it").click()
+    await expect(page.get_by_text("Amounts in euros.")).to_be_visible()
+
+
 async def test_a_pin_whose_name_a_browser_takes_for_a_folder_is_reported_and_nothing_else_is_touched(
     page: Page, api: httpx.Client
 ) -> None:

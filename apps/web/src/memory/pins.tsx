@@ -25,6 +25,8 @@ export function Pins({ sessionId }: { sessionId: string }) {
     if (change === null || change.session_id === sessionId) soon(); // what is computed goes by the newest message
   });
 
+  const listed = pins.value ?? [];
+
   async function change(done: string, todo: () => Promise<unknown>) {
     setResult(null);
     try {
@@ -38,13 +40,15 @@ export function Pins({ sessionId }: { sessionId: string }) {
   }
 
   const save = ({ name, content, relevance, source }: Pin) =>
-    change(`Pinned ${name}.`, async () =>
-      call(pinPath(sessionId, name), { method: "PUT", body: { content, relevance, source } }),
-    );
+    change(`Pinned ${name}.`, async () => {
+      if (edited === NEW && listed.some((pin) => pin.name === name)) {
+        throw new Error(`There is a pin “${name}” already. Change it below, or give this one another name.`);
+      }
+      await call(pinPath(sessionId, name), { method: "PUT", body: { content, relevance, source } });
+    });
   const remove = (pin: Pin) =>
     change(`${pin.name} was unpinned.`, async () => call(pinPath(sessionId, pin.name), { method: "DELETE" }));
 
-  const listed = pins.value ?? [];
   const add = useKeptFocus<HTMLButtonElement>(`${edited === null} ${listed.length}`);
   const cost = listed.reduce((sum, pin) => sum + (pin.figures?.tokens ?? 0), 0);
   return (
