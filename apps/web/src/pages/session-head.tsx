@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "../api";
-import { cut, dollars, percent, plural, shortId, tokens } from "../format";
+import { cut, dollars, percent, plural, tokens } from "../format";
 import { LiveStatus } from "../live";
 import { sentenceOf } from "../resource";
 import { addressOf, type Tab } from "../router";
@@ -33,7 +33,7 @@ export function SessionHead({ session, tab, turn, onChange }: Props) {
     <header class="session-head">
       <div class="crumb-row">
         <p class="small quiet crumbs">
-          <a href={addressOf()}>Sessions</a> / <code>{session ? shortId(session.id) : "…"}</code>
+          <a href={addressOf()}>Sessions</a> / <code class="whole-id">{session?.id ?? "…"}</code>
         </p>
         <LiveStatus />
         {session && <SessionSearch sessionId={session.id} tab={tab} turn={turn} total={figures?.turns ?? 0} />}
