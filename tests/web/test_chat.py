@@ -44,6 +44,28 @@ async def test_turns_that_were_scrolled_out_of_sight_are_read_again(page: Page, 
     await expect(frame.get_by_text(NOT_READ)).to_have_count(0)
 
 
+async def test_what_is_in_sight_of_a_chat_stays_there_when_the_window_gets_wider_or_narrower(
+    page: Page, api: httpx.Client
+) -> None:
+    turns = [
+        {"role": role, "content": f"{role} of turn {number}: " + "the harbour is closed at noon. " * 12}
+        for number in range(1, 61)
+        for role in ("user", "assistant")
+    ]
+    sid = api.post("/v1/sessions/import", json={"messages": turns}).raise_for_status().json()["id"]
+    await page.set_viewport_size({"width": 390, "height": 700})
+    await page.goto(_at(page, sid))
+    for width in (1280, 390, 1000):
+        await expect(page.get_by_role("link", name="Turn 60", exact=True)).to_be_in_viewport()
+        await page.set_viewport_size({"width": width, "height": 700})
+    await expect(page.get_by_role("link", name="Turn 60", exact=True)).to_be_in_viewport()
+    await page.goto(f"{_at(page, sid)}/30")
+    for width in (390, 1280):
+        await expect(page.get_by_text("user of turn 30:")).to_be_in_viewport()
+        await page.set_viewport_size({"width": width, "height": 700})
+    await expect(page.get_by_text("user of turn 30:")).to_be_in_viewport()
+
+
 async def test_a_busy_sessions_turns_are_shown_over_a_slow_network(page: Page, api: httpx.Client) -> None:
     async def slowly(route: Route) -> None:
         await asyncio.sleep(1)
