@@ -68,6 +68,22 @@ async def test_older_sessions_stay_in_the_list_and_are_live_while_newer_ones_com
     await expect(page.get_by_role("row")).to_have_count(64)
 
 
+async def test_a_double_click_for_more_found_messages_lists_each_once(page: Page, api: httpx.Client) -> None:
+    for number in range(30):
+        turn = [{"role": role, "content": f"The harbour, {role} {number}."} for role in ("user", "assistant")]
+        api.post("/v1/sessions/import", json={"messages": turn}).raise_for_status()
+    await page.get_by_role("searchbox", name="Search sessions").fill("harbour")
+    hits = page.get_by_role("region", name="In messages").get_by_role("listitem")
+    await expect(hits).to_have_count(20)
+    more = page.get_by_role("region", name="In messages").get_by_role("button", name="Search older sessions")
+    await more.dblclick()
+    await expect(hits).not_to_have_count(20)
+    await asyncio.sleep(1)  # in which the second page would be listed once more
+    await expect(hits).to_have_count(40)
+    await more.click()
+    await expect(hits).to_have_count(60)
+
+
 async def test_any_number_of_tabs_work_since_those_out_of_sight_keep_no_connection(
     browser: Browser, origin: str, api: httpx.Client
 ) -> None:
