@@ -125,6 +125,29 @@ async def test_pins_show_size_and_relevance_and_are_made_changed_and_taken_away(
     await expect(page.get_by_text("There are no pins.")).to_be_visible()
 
 
+async def test_each_message_of_a_tool_loop_has_a_pin_of_its_own(page: Page, api: httpx.Client) -> None:
+    loop: list[dict[str, object]] = [{"role": "user", "content": "Which berths are free?"}]
+    for number in (1, 2):
+        call = {
+            "id": f"c{number}",
+            "type": "function",
+            "function": {"name": "berth", "arguments": f'{{"n": {number}}}'},
+        }
+        loop.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        loop.append({"role": "tool", "tool_call_id": f"c{number}", "content": f"Berth {number} is free."})
+    messages = [*loop, {"role": "assistant", "content": "Both."}]
+    sid = api.post("/v1/sessions/import", json={"messages": messages}).raise_for_status().json()["id"]
+    api.post(f"/v1/sessions/{sid}/turns", json={"content": "Thanks."}).raise_for_status()
+    await page.goto(f"{page.url.partition('#')[0]}#/sessions/{sid}/window/2")
+    for number in (1, 2):
+        block = page.locator(".blocks > li", has_text=f"Berth {number} is free.")
+        await block.locator("summary").click()
+        await block.get_by_role("button", name="Pin this message").click()
+        await expect(block.get_by_text("Pinned: ")).to_be_visible()
+    pins = api.get(f"/v1/sessions/{sid}/pins").json()["items"]
+    assert sorted(pin["content"] for pin in pins) == ["Berth 1 is free.", "Berth 2 is free."]
+
+
 async def test_a_new_pin_replaces_none_of_its_name(page: Page, api: httpx.Client) -> None:
     sid = new_session(api)
     pin = f"/v1/sessions/{sid}/pins/rules"

@@ -107,62 +107,6 @@ async def test_an_image_in_a_prompt_is_shown(page: Page, api: httpx.Client) -> N
     await expect(shown).to_have_js_property("naturalWidth", 1)
 
 
-async def test_each_message_of_a_tool_loop_has_a_pin_of_its_own(page: Page, api: httpx.Client) -> None:
-    loop: list[dict[str, object]] = [{"role": "user", "content": "Which berths are free?"}]
-    for number in (1, 2):
-        call = {
-            "id": f"c{number}",
-            "type": "function",
-            "function": {"name": "berth", "arguments": f'{{"n": {number}}}'},
-        }
-        loop.append({"role": "assistant", "content": None, "tool_calls": [call]})
-        loop.append({"role": "tool", "tool_call_id": f"c{number}", "content": f"Berth {number} is free."})
-    messages = [*loop, {"role": "assistant", "content": "Both."}]
-    sid = api.post("/v1/sessions/import", json={"messages": messages}).raise_for_status().json()["id"]
-    api.post(f"/v1/sessions/{sid}/turns", json={"content": "Thanks."}).raise_for_status()
-    await page.goto(f"{page.url.partition('#')[0]}#/sessions/{sid}/window/2")
-    for number in (1, 2):
-        block = page.locator(".blocks > li", has_text=f"Berth {number} is free.")
-        await block.locator("summary").click()
-        await block.get_by_role("button", name="Pin this message").click()
-        await expect(block.get_by_text("Pinned: ")).to_be_visible()
-    pins = api.get(f"/v1/sessions/{sid}/pins").json()["items"]
-    assert sorted(pin["content"] for pin in pins) == ["Berth 1 is free.", "Berth 2 is free."]
-
-
-async def test_the_keyboard_goes_on_where_it_was_when_its_button_is_gone(page: Page, api: httpx.Client) -> None:
-    sid = new_session(api)
-    for content in ("One", "Two", "Three"):
-        api.post(f"/v1/sessions/{sid}/turns", json={"content": content}).raise_for_status()
-    home = page.url.partition("#")[0]
-
-    async def press(name: str, key: str = "Enter") -> None:
-        await (
-            page.get_by_role("button", name=name, exact=True).or_(page.get_by_role("link", name=name)).first.press(key)
-        )
-
-    await page.goto(f"{home}#/sessions/{sid}/window/1")
-    for seq in (2, 3):
-        await press(f"Turn {seq} →")
-        await expect(page.get_by_role("heading", name=f"Turn {seq} completed")).to_be_focused()
-    await press("Rename")
-    await page.get_by_label("Title").press("Escape")
-    await expect(page.get_by_role("button", name="Rename")).to_be_focused()
-    await page.goto(f"{home}#/sessions/{sid}/chat")
-    await press("Pin message")
-    await expect(page.get_by_text("Pinned: it is in every prompt")).to_be_focused()
-    await page.goto(f"{home}#/sessions/{sid}/memory")
-    await press("New pin")
-    await page.get_by_label("Name").fill("rule")
-    await page.get_by_label("Content", exact=True).fill("Be brief.")
-    await press("Pin it")
-    await expect(page.get_by_role("button", name="New pin")).to_be_focused()
-    await press("Unpin rule")
-    await press("Unpin")
-    await expect(page.get_by_role("button", name="Unpin rule")).to_have_count(0)
-    await expect(page.get_by_role("button", name="New pin")).to_be_focused()
-
-
 async def test_two_turns_prompts_stand_as_a_diff(browser: Browser, shipped: Shipped) -> None:
     async with open_page(browser, shipped.origin) as (page, _):
         await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/window/{shipped.turn_id(8)}")
