@@ -72,6 +72,7 @@ class ReplayedRound:
     outcome: RoundOutcome
     status_code: int
     code: str | None = None
+    detail: str | None = None
     window: PromptFigures | None = None
     summary: bool = False
     prune: bool = False

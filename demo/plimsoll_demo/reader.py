@@ -89,7 +89,7 @@ def _messages(path: Path, number: int, values: Iterable[object]) -> list[Mapping
 def _objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw.startswith(GZIP_MAGIC) else raw).decode("utf-8")
+        text = (gzip.decompress(raw) if raw.startswith(GZIP_MAGIC) else raw).decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise UnreadableRecordingError(path, 0, f"cannot be read: {error}") from error
     for number, line in enumerate(text.split("\n"), start=1):

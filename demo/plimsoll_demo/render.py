@@ -26,6 +26,7 @@ from plimsoll_demo.full_history import TOOL_MESSAGES_ENCODING
 BAR_CELLS = 34
 RESERVE_CELLS = 4
 SUMMARY_RATIO = 0.70
+MOST_REASONS = 5
 
 REGION_LETTERS = {
     "system": "s", "goal": "g", "pins": "p", "summary": "m", "history": "h",
@@ -152,6 +153,14 @@ def notes(sessions: Sequence[ReplayedSession]) -> list[str]:
         if summed:
             listed = (f"{count:,} {kind.replace('_', ' ')}" for kind, count in summed.items())
             found.append(f"{said}: {', '.join(listed)}.")
+    unanswered = Counter(
+        f"{round_.status_code} {round_.code or ''}: {round_.detail or 'no reason given'}"
+        for session in sessions
+        for turn in session.turns
+        for round_ in turn.rounds
+        if round_.outcome in {"rejected_request", "server_error"}
+    )
+    found.extend(f"{count:,} × {why}" for why, count in unanswered.most_common(MOST_REASONS))
     for session in sessions:
         overflow = next(
             (

@@ -171,6 +171,7 @@ def unanswered_figures(number: int, answer: Answer) -> ReplayedRound:
         outcome=outcome,
         status_code=answer.status_code,
         code=answer.code,
+        detail=answer.body.get("detail"),
         window=window_of_refusal(answer.body) if outcome == "refused" else None,
         elapsed_s=answer.elapsed_s,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -29,11 +30,14 @@ from plimsoll_sdk.errors import (
     Problem,
     ProviderFailed,
     StreamBroken,
+    ToolLoopTooLong,
     TurnInProgress,
     Unavailable,
     UnexpectedAnswer,
     Unreachable,
+    problem_of,
 )
+from plimsoll_sdk.models import Turn
 from tests.api.conftest import serving as service_at
 from tests.api.conftest import settings_for
 from tests.api.test_auth import make_key
@@ -316,6 +320,26 @@ async def test_a_deadline_may_be_longer_than_any_timer(address: str, kind: Kind)
         async with talker(kind, address, deadline_s=deadline_s) as at:
             session = (await at.call("create_session")).id
             assert (await at.events("stream_turn", session, "Hi"))[-1].name == "turn.completed"
+
+
+def test_every_error_comes_whole_out_of_another_process() -> None:
+    turn = Turn.model_construct(id="t")
+    document: dict[str, object] = {
+        "code": "limit_exceeded",
+        "title": "Over a limit",
+        "detail": "None is left.",
+        "limit": 0,
+    }
+    for error in (
+        Unreachable("The service does not answer", maybe_done=True),
+        DeadlinePassed(5.0),
+        StreamBroken("It ended", session_id="s", turn_id="t", text="So far"),
+        UnexpectedAnswer("The answer is not the expected one", 200),
+        ToolLoopTooLong(turn, 3),
+        problem_of(429, document, 2.0),
+    ):
+        same = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+        assert (type(same), str(same), vars(same)) == (type(error), str(error), vars(error))
 
 
 @ALL

@@ -44,7 +44,8 @@ class Held:
         if number in self.faults:
             self.fired.append(number)
             status = self.faults.pop(number)
-            return status, {"code": "turn_in_progress" if status == 409 else "injected", "status": status}
+            code = "turn_in_progress" if status == 409 else "injected"
+            return status, {"code": code, "status": status, "detail": "Injected by the test."}
         session = self.sessions[session_id]
         limit = session["body"].get("policy", {}).get("max_context_tokens", 1000)
         output_reserve, overhead = limit // 5, limit // 10

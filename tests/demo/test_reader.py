@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 from pathlib import Path
@@ -157,8 +158,10 @@ def test_parts_that_are_no_text_leave_their_type_behind() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_lines_of_messages_are_one_conversation_plain_or_gzipped(tmp_path: Path, packed: bool) -> None:
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["", "with a byte order mark"])
+def test_lines_of_messages_are_one_conversation_plain_or_gzipped(tmp_path: Path, packed: bool, mark: bytes) -> None:
     path = written(tmp_path / "talk.jsonl", [said("user", "a\u2028b"), said("assistant", "A")])
+    path.write_bytes(mark + path.read_bytes())
     if packed:
         path.write_bytes(gzip.compress(path.read_bytes()))
     (found,) = read_conversations(path, session_per_line=True)

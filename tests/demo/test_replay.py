@@ -171,6 +171,19 @@ def test_a_busy_session_is_called_again(tmp_path: Path) -> None:
     assert found["total"]["rejected_requests"] == 0
 
 
+def test_why_turns_were_not_taken_is_listed_once_for_each_reason(tmp_path: Path) -> None:
+    with contract_server() as held:
+        held.faults = {2: 422, 3: 422, 5: 500}
+        path = recording(tmp_path / "talk.jsonl")
+        _, table = run(held, path, "--quiet")
+        held.faults = {len(held.turn_bodies) + 2: 422}
+        _, found = reported(held, path)
+    lines = " ".join(table.split())
+    assert "2 × 422 injected: Injected by the test." in lines
+    assert "1 × 500 injected: Injected by the test." in lines
+    assert found["sessions"][0]["turns"][1]["rounds"][0]["detail"] == "Injected by the test."
+
+
 def test_a_service_that_does_not_answer_or_takes_no_key_is_reported_plainly(tmp_path: Path) -> None:
     path = recording(tmp_path / "talk.jsonl")
     with contract_server() as held:

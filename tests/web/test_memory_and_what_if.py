@@ -125,6 +125,50 @@ async def test_pins_show_size_and_relevance_and_are_made_changed_and_taken_away(
     await expect(page.get_by_text("There are no pins.")).to_be_visible()
 
 
+async def test_each_message_of_a_tool_loop_has_a_pin_of_its_own(page: Page, api: httpx.Client) -> None:
+    loop: list[dict[str, object]] = [{"role": "user", "content": "Which berths are free?"}]
+    for number in (1, 2):
+        call = {
+            "id": f"c{number}",
+            "type": "function",
+            "function": {"name": "berth", "arguments": f'{{"n": {number}}}'},
+        }
+        loop.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        loop.append({"role": "tool", "tool_call_id": f"c{number}", "content": f"Berth {number} is free."})
+    messages = [*loop, {"role": "assistant", "content": "Both."}]
+    sid = api.post("/v1/sessions/import", json={"messages": messages}).raise_for_status().json()["id"]
+    api.post(f"/v1/sessions/{sid}/turns", json={"content": "Thanks."}).raise_for_status()
+    await page.goto(f"{page.url.partition('#')[0]}#/sessions/{sid}/window/2")
+    for number in (1, 2):
+        block = page.locator(".blocks > li", has_text=f"Berth {number} is free.")
+        await block.locator("summary").click()
+        await block.get_by_role("button", name="Pin this message").click()
+        await expect(block.get_by_text("Pinned: ")).to_be_visible()
+    pins = api.get(f"/v1/sessions/{sid}/pins").json()["items"]
+    assert sorted(pin["content"] for pin in pins) == ["Berth 1 is free.", "Berth 2 is free."]
+
+
+async def test_a_new_pin_replaces_none_of_its_name(page: Page, api: httpx.Client) -> None:
+    sid = new_session(api)
+    pin = f"/v1/sessions/{sid}/pins/rules"
+    api.put(pin, json={"content": "Amounts in cents."}).raise_for_status()
+    await page.goto(f"{page.url.split('#')[0]}#/sessions/{sid}/memory")
+    await expect(page.get_by_role("heading", name="rules")).to_be_visible()
+    await page.get_by_role("button", name="New pin").click()
+    await page.get_by_label("Name").fill("rules")
+    await page.get_by_label("Content", exact=True).fill("Be brief.")
+    await page.get_by_role("button", name="Pin it").click()
+    await expect(page.get_by_role("alert")).to_contain_text("There is a pin “rules” already")
+    assert api.get(pin).json()["content"] == "Amounts in cents."
+    await page.get_by_label("Name").fill("style")
+    await page.get_by_role("button", name="Pin it").click()
+    await expect(page.get_by_role("heading", name="style")).to_be_visible()
+    await page.get_by_role("button", name="Change rules").click()
+    await page.get_by_label("Content", exact=True).fill("Amounts in euros.")
+    await page.get_by_role("button", name="Pin it").click()
+    await expect(page.get_by_text("Amounts in euros.")).to_be_visible()
+
+
 async def test_a_pin_whose_name_a_browser_takes_for_a_folder_is_reported_and_nothing_else_is_touched(
     page: Page, api: httpx.Client
 ) -> None:

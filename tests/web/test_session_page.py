@@ -256,6 +256,7 @@ async def test_a_session_is_named_searched_and_shown_in_parts(page: Page, api: h
     home = page.url.split("#")[0]
     await page.goto(f"{home}#/sessions/{sid}/window")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Berth 1 closes at noon.")
+    await expect(page.locator(".crumbs code")).to_have_text(sid)
     await page.get_by_role("button", name="Rename").click()
     await page.get_by_label("Title").fill("The berths")
     await page.get_by_role("button", name="Save").click()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+
 import httpx
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 from uuid_utils.compat import uuid7
 
 from app.db.database import Database
@@ -11,6 +14,11 @@ from app.domain.types import TenantId
 from app.services.keys import create_key
 from tests.api.conftest import new_session, serving, settings_for
 from tests.web.conftest import open_page
+
+_IN_SIGHT = """(is) => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => !is });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
 
 
 async def test_sessions_are_listed_with_their_window_cost_and_state_and_found_by_words(
@@ -43,6 +51,87 @@ async def test_a_turn_that_someone_else_posts_shows_up_without_a_reload(page: Pa
     sid = new_session(api)
     api.post(f"/v1/sessions/{sid}/turns", json={"content": "Out of the blue"}).raise_for_status()
     await expect(page.get_by_role("link", name="Out of the blue")).to_be_visible()
+
+
+async def test_older_sessions_stay_in_the_list_and_are_live_while_newer_ones_come(
+    page: Page, api: httpx.Client
+) -> None:
+    made = [new_session(api, room_goal=f"Session {number}") for number in range(60)]
+    await page.reload()
+    await expect(page.get_by_role("row")).to_have_count(51)
+    await page.get_by_role("button", name="Older sessions").click()
+    await expect(page.get_by_role("row")).to_have_count(61)
+    for _ in range(3):
+        new_session(api)
+    api.post(f"/v1/sessions/{made[0]}/turns", json={"content": "Out of the blue"}).raise_for_status()
+    await expect(page.get_by_role("row").filter(has_text="Out of the blue")).to_contain_text("idle")
+    await expect(page.get_by_role("row")).to_have_count(64)
+
+
+async def test_a_double_click_for_more_found_messages_lists_each_once(page: Page, api: httpx.Client) -> None:
+    for number in range(30):
+        turn = [{"role": role, "content": f"The harbour, {role} {number}."} for role in ("user", "assistant")]
+        api.post("/v1/sessions/import", json={"messages": turn}).raise_for_status()
+    await page.get_by_role("searchbox", name="Search sessions").fill("harbour")
+    hits = page.get_by_role("region", name="In messages").get_by_role("listitem")
+    await expect(hits).to_have_count(20)
+    more = page.get_by_role("region", name="In messages").get_by_role("button", name="Search older sessions")
+    await more.dblclick()
+    await expect(hits).not_to_have_count(20)
+    await asyncio.sleep(1)  # in which the second page would be listed once more
+    await expect(hits).to_have_count(40)
+    await more.click()
+    await expect(hits).to_have_count(60)
+
+
+async def test_any_number_of_tabs_work_since_those_out_of_sight_keep_no_connection(
+    browser: Browser, origin: str, api: httpx.Client
+) -> None:
+    """A browser has six connections to a host. It is headless, and takes every tab for one in sight."""
+    async with open_page(browser, origin) as (first, _):
+        tabs = [first, *[await first.context.new_page() for _ in range(7)]]
+        for tab in tabs:
+            await tab.goto(f"{origin}/ui")
+            await expect(tab.get_by_role("status").get_by_text("live", exact=True)).to_be_visible()
+            await tab.evaluate(_IN_SIGHT, False)
+            await expect(tab.get_by_text("not live")).to_be_visible()
+        new_session(api, room_goal="Made meanwhile")
+        await expect(first.get_by_text("Made meanwhile")).to_have_count(0)
+        await first.evaluate(_IN_SIGHT, True)
+        await expect(first.get_by_text("Made meanwhile")).to_be_visible()
+
+
+async def test_a_double_click_makes_one_session_and_a_late_one_calls_nobody_back(page: Page, api: httpx.Client) -> None:
+    def count() -> int:
+        return len(api.get("/v1/sessions").json()["items"])
+
+    async def slowly(route: Route) -> None:
+        await asyncio.sleep(1)
+        await route.continue_()
+        answered.set()
+
+    answered = asyncio.Event()
+    await page.get_by_role("button", name="New session").dblclick()
+    await page.get_by_label("Message", exact=True).fill("Hello")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.get_by_role("link", name="Turn 1", exact=True)).to_be_visible()
+    assert count() == 1
+    for tab in ("Window", "Memory"):
+        before = count()
+        address = page.url
+        await page.get_by_role("link", name=tab).click()
+        await page.get_by_role("button", name="Fork here").dblclick()
+        await expect(page).not_to_have_url(re.compile(re.escape(address.split("/")[-2])))
+        assert count() == before + 1
+
+    await page.get_by_role("link", name="Memory").click()
+    await page.route("**/fork", slowly)
+    async with page.expect_response("**/fork"):
+        await page.get_by_role("button", name="Fork here").click()
+        await page.get_by_role("link", name="Sessions").first.click()
+        await answered.wait()
+    await expect(page.get_by_role("row")).to_have_count(count() + 1)
+    assert page.url.endswith("#/")
 
 
 async def test_a_newcomer_is_led_to_the_recorded_session_and_through_its_guide(page: Page, api: httpx.Client) -> None:

@@ -17,6 +17,12 @@ from tests.api.conftest import new_session
 from tests.providers.wires import OPENAI, ModelReply
 from tests.web.conftest import open_page
 
+_FIRST_LETTER_TO_THE_RIGHT = """(element) => {
+  const letter = document.createRange();
+  letter.setStart(element.firstChild, 0);
+  letter.setEnd(element.firstChild, 1);
+  return element.getBoundingClientRect().right - letter.getBoundingClientRect().right;
+}"""
 LINES = "The first line.\nThe second line."
 
 
@@ -47,6 +53,23 @@ async def test_a_word_without_an_end_stays_inside_the_page(page: Page, api: http
                 await expect(page.get_by_role("button", name="Fork here")).to_be_enabled()
             await expect(page.locator("main")).not_to_contain_text("Reading")
             assert await page.evaluate("document.documentElement.scrollWidth") <= width, part
+
+
+async def test_a_text_of_a_right_to_left_script_begins_at_the_right(page: Page, api: httpx.Client) -> None:
+    text = "مرحبا بالعالم!"
+    sid = new_session(api, metadata={"title": text})
+    api.post(f"/v1/sessions/{sid}/turns", json={"content": text}).raise_for_status()
+    api.put(f"/v1/sessions/{sid}/pins/one", json={"content": text}).raise_for_status()
+    for part, places in (
+        ("memory", ("h1", ".pin-text", ".of-turn")),
+        ("window", (".snippet",)),
+        ("chat", (".talk p",)),
+    ):
+        await page.goto(f"{page.url.split('#')[0]}#/sessions/{sid}/{part}")
+        for place in places:
+            own = page.locator(place, has_text=text).first
+            await expect(own).to_be_visible()
+            assert await own.evaluate(_FIRST_LETTER_TO_THE_RIGHT) < 20, place
 
 
 async def test_a_running_answer_has_its_lines_and_its_turn_can_be_cancelled_also_after_a_reload(

@@ -101,7 +101,7 @@ export interface ServerEvent {
 
 /** Server-sent events over fetch, since EventSource can send no Authorization header. */
 export async function* events(path: string, options: Options = {}): AsyncGenerator<ServerEvent> {
-  const answer = await send(path, { ...options, headers: { Accept: "text/event-stream" } });
+  const answer = await send(path, { ...options, headers: { ...options.headers, Accept: "text/event-stream" } });
   if (!(answer.headers.get("content-type") ?? "").startsWith("text/event-stream") || answer.body === null) {
     throw await problemOf(answer);
   }

@@ -1,4 +1,5 @@
-// What happens in the tenant's sessions while the page is open: one stream for the whole page.
+// What happens in the tenant's sessions while the page is in sight: one stream for the whole page. A browser has six
+// connections to a service for all of its tabs: those of tabs that nobody sees would keep the others waiting for ever.
 import { type ComponentChildren, createContext } from "preact";
 import { useContext, useEffect, useRef, useState } from "preact/hooks";
 import { events } from "./api";
@@ -28,12 +29,22 @@ export function LiveProvider({ children }: { children: ComponentChildren }) {
   const [connected, setConnected] = useState(false);
 
   useEffect(() => {
-    const abort = new AbortController();
+    let abort = new AbortController();
     const notify = (change: TurnChange | null) => {
       for (const listener of listeners.current) listener(change);
     };
-    void follow(abort.signal, notify, setConnected);
-    return () => abort.abort();
+    const look = () => {
+      abort.abort();
+      setConnected(false);
+      abort = new AbortController();
+      if (!document.hidden) void follow(abort.signal, notify, setConnected);
+    };
+    look();
+    document.addEventListener("visibilitychange", look);
+    return () => {
+      document.removeEventListener("visibilitychange", look);
+      abort.abort();
+    };
   }, []);
 
   const listen = useRef((listener: Listener) => {

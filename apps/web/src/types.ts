@@ -218,6 +218,7 @@ export interface Turn {
   prompt_tokens: number | null;
   completion_tokens: number | null;
   cost_usd: number | null;
+  idempotency_key: string | null;
   created_at: string;
   completed_at: string | null;
 }

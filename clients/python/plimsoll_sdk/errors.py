@@ -83,7 +83,15 @@ class Fault(Answer):
 
 
 class PlimsollError(Exception):
-    """Base of the tree."""
+    """Base of the tree. Each can be pickled, as for another process."""
+
+    def __reduce__(self) -> Any:
+        return _same_error, (type(self), self.args), self.__dict__
+
+
+def _same_error(kind: type[PlimsollError], args: tuple[Any, ...]) -> PlimsollError:
+    """The error without a call of its constructor, whose arguments differ by class."""
+    return kind.__new__(kind, *args)
 
 
 class Unreachable(PlimsollError):
@@ -142,10 +150,6 @@ class Problem(PlimsollError):
         usual = ("code", "title", "detail", "type", "status")
         self.fields: dict[str, Any] = {name: value for name, value in document.items() if name not in usual}
         super().__init__(f"{status} {self.code}: {self.detail}")
-
-    def __reduce__(self) -> Any:
-        document = {"code": self.code, "title": self.title, "detail": self.detail, "type": self.type, **self.fields}
-        return type(self), (self.status, document, self.retry_after_s)
 
 
 class Unauthenticated(Problem):

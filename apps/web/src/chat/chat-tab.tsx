@@ -2,10 +2,11 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "../api";
 import { useTurnChanges, useThrottled } from "../live";
 import { sentenceOf, useResource } from "../resource";
-import { addressOf, goTo } from "../router";
+import { addressOf } from "../router";
 import type { ModelList, Session, WindowNow } from "../types";
 import { Failure } from "../ui/failure";
 import { Pieces } from "../ui/long-text";
+import { useMaking } from "../ui/making";
 import { isOverBudget, Refusal } from "../ui/refusal";
 import { useRows } from "../ui/rows";
 import { Composer, draftFor } from "./composer";
@@ -41,16 +42,17 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
     now.reload();
   };
   useTurnChanges(useThrottledChange(sessionId, refresh));
-  const stream = useTurnStream(() => {
+  const stream = useTurnStream(sessionId, () => {
     refresh();
     onTurn();
   });
   const [broken, setBroken] = useState<string | null>(null);
+  const making = useMaking();
   const [sentAfter, setSentAfter] = useState<number | null>(null);
   const composer = useRef<((text: string) => void) | null>(null);
   const atEnd = useRef(true);
   const last = newest.of(total);
-  const open = !stream.running && last?.status === "awaiting_tools" ? last : undefined;
+  const open = last?.status === "awaiting_tools" ? last : undefined;
   const busy = stream.running !== null || last?.status === "running";
   /** What can be cancelled: a turn that was just sent has no id until it is claimed, and `last` is the one before it. */
   const runningId = stream.running ? stream.running.turn?.id : busy ? last?.id : undefined;
@@ -84,18 +86,15 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
     refresh();
   }
 
-  async function startAfresh() {
-    try {
+  const startAfresh = () =>
+    making.make(async () => {
       const { model_alias, mode, agent_role, room_goal, instructions, policy } = session ?? {};
       const made = await call<Session>("sessions", {
         body: { model_alias, mode, agent_role, room_goal, instructions, policy },
       });
       draftFor(made.id, draftFor(sessionId) || (refused && last?.user_input) || "");
-      goTo(addressOf(made.id, "chat"));
-    } catch (error) {
-      setBroken(sentenceOf(error));
-    }
-  }
+      return addressOf(made.id, "chat");
+    });
 
   const numbers = Array.from({ length: Math.max(0, rows.end - rows.first) }, (_, at) => rows.first + at);
   return (
@@ -140,9 +139,8 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
           <ToolOutputs
             key={`${open.id} ${open.tool_calls.map((each) => each.id).join()}`}
             calls={open.tool_calls}
-            onSend={(outputs) =>
-              void stream.post(`sessions/${sessionId}/turns/${open.id}/tool-outputs`, { outputs }, open.user_input)
-            }
+            hidden={stream.running !== null}
+            onSend={(outputs) => void stream.postOutputs(open, outputs)}
             onCancel={() => void cancel(open.id)}
           />
         )}
@@ -164,17 +162,17 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
             <p>{stream.problem?.detail ?? broken}</p>
           </div>
         )}
+        <Failure why={making.error ? sentenceOf(making.error) : null} />
         <Composer
           sessionId={sessionId}
           models={models}
           edit={composer}
           alias={session?.model_alias ?? models.default}
           disabled={busy || open !== undefined}
-          problem={stream.problem}
           onSend={(body, userText) => {
             atEnd.current = true;
             setSentAfter(total);
-            void stream.post(`sessions/${sessionId}/turns`, body, userText);
+            return stream.postMessage(body, userText);
           }}
           onCancel={runningId ? () => void cancel(runningId) : null}
         />

@@ -1,5 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
-import type { ProblemBody } from "../api";
+import { useRef, useState } from "preact/hooks";
 import type { ModelList } from "../types";
 import { Failure } from "../ui/failure";
 import { PresetSelect } from "../ui/preset-select";
@@ -19,9 +18,8 @@ interface Props {
   disabled: boolean;
   /** Gets what leads to the message: with a text to change, unless another one was begun. */
   edit: { current: ((text: string) => void) | null };
-  /** Why the message that was sent last was not taken. */
-  problem: ProblemBody | null;
-  onSend: (body: Record<string, unknown>, userText: string) => void;
+  /** Whether the message became part of the conversation. */
+  onSend: (body: Record<string, unknown>, userText: string) => Promise<boolean>;
   onCancel: (() => void) | null;
 }
 
@@ -40,21 +38,15 @@ const EXAMPLE = JSON.stringify(
   2,
 );
 
-export function Composer({ sessionId, models, alias, disabled, edit, problem: refusedFor, onSend, onCancel }: Props) {
+export function Composer({ sessionId, models, alias, disabled, edit, onSend, onCancel }: Props) {
   const field = useRef<HTMLTextAreaElement>(null);
   const [text, setText] = useState(() => draftFor(sessionId));
-  const sent = useRef("");
   const [model, setModel] = useState("");
   const [preset, setPreset] = useState("");
   const [tools, setTools] = useState("");
   const [callTool, setCallTool] = useState(false);
   const [problem, setProblem] = useState<string | null>(null);
   const chosen = models.items.find((each) => each.alias === (model || alias));
-
-  // A message that is not stored as part of the conversation comes back, to be changed and sent again.
-  useEffect(() => {
-    if (refusedFor && refusedFor.status < 500) type((before) => before || sent.current);
-  }, [refusedFor]);
 
   function type(change: (before: string) => string) {
     setText((before) => draftFor(sessionId, change(before)));
@@ -65,7 +57,7 @@ export function Composer({ sessionId, models, alias, disabled, edit, problem: re
     field.current?.focus();
   };
 
-  function send() {
+  async function send() {
     if (disabled || !text.trim()) return;
     const definitions = toolsOf(tools);
     if (typeof definitions === "string") {
@@ -74,7 +66,8 @@ export function Composer({ sessionId, models, alias, disabled, edit, problem: re
     }
     setProblem(null);
     const first = definitions[0]?.function?.name;
-    onSend(
+    type(() => "");
+    const isTaken = await onSend(
       {
         content: text,
         ...(model && { model_alias: model }),
@@ -84,19 +77,18 @@ export function Composer({ sessionId, models, alias, disabled, edit, problem: re
       },
       text,
     );
-    sent.current = text;
-    type(() => "");
+    if (!isTaken) type((before) => before || text); // to be changed, or sent again
   }
 
   function submit(event: Event) {
     event.preventDefault();
-    send();
+    void send();
   }
 
   function keys(event: KeyboardEvent) {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
-      send();
+      void send();
     }
   }
 

@@ -1,6 +1,6 @@
 // One streamed turn, from the first event to the last.
 import { useRef, useState } from "preact/hooks";
-import { events, Problem, type ProblemBody } from "../api";
+import { call, events, type Page, Problem, type ProblemBody } from "../api";
 import type { Context, Turn } from "../types";
 
 export interface Streaming {
@@ -13,44 +13,99 @@ export interface Streaming {
 export interface TurnStream {
   running: Streaming | null;
   problem: ProblemBody | null;
-  /** Posts and follows until the turn ends or waits for tools. */
-  post: (path: string, body: Record<string, unknown>, userText: string | null) => Promise<void>;
+  /** Posts and follows until the turn ends or waits for tools. False where the message is not known to be stored as a
+   * part of the conversation: sent again as it is, it becomes one turn in any case. */
+  postMessage: (body: Record<string, unknown>, userText: string) => Promise<boolean>;
+  postOutputs: (turn: Turn, outputs: { tool_call_id: string; content: string }[]) => Promise<void>;
 }
 
-export function useTurnStream(onEnd: () => void): TurnStream {
+interface Followed {
+  turn: Partial<Turn> | null;
+  why: ProblemBody | null;
+}
+
+const LONGEST_LOOK_MS = 5000;
+
+export function useTurnStream(sessionId: string, onEnd: () => void): TurnStream {
   const [running, setRunning] = useState<Streaming | null>(null);
   const [problem, setProblem] = useState<ProblemBody | null>(null);
   const busy = useRef(false);
+  /** The message whose fate is not known, and the key it was sent with. */
+  const unsure = useRef<{ message: string; key: string } | null>(null);
+  const turns = `sessions/${sessionId}/turns`;
 
-  /** A turn that was cancelled did not fail: it says so itself, and its message is part of the conversation. */
-  function fail(why: ProblemBody) {
-    if (why.code !== "turn_cancelled") setProblem(why);
-  }
-
-  async function post(path: string, body: Record<string, unknown>, userText: string | null) {
-    if (busy.current) return;
-    busy.current = true;
-    setProblem(null);
+  async function follow(
+    path: string,
+    body: Record<string, unknown>,
+    userText: string | null,
+    headers: Record<string, string>,
+  ): Promise<Followed> {
     let now: Streaming = { userText, answer: "", context: null, turn: null };
+    let why: ProblemBody | null = null;
     setRunning(now);
     try {
-      for await (const event of events(path, { body: { ...body, stream: true } })) {
+      for await (const event of events(path, { body: { ...body, stream: true }, headers })) {
         const data = event.data as { turn?: Turn; context?: Context; text?: string; error?: ProblemBody };
         if (event.name === "output.delta") now = { ...now, answer: now.answer + (data.text ?? "") };
         if (data.context) now = { ...now, context: data.context };
         if (data.turn) now = { ...now, turn: data.turn };
-        if (event.name === "turn.failed" && data.error) fail(data.error);
+        if (event.name === "turn.failed" && data.error) why = data.error;
         setRunning(now);
       }
     } catch (error) {
-      fail(
-        error instanceof Problem ? error.body : { title: "Broken", status: 0, code: "broken", detail: String(error) },
-      );
-    } finally {
-      busy.current = false;
-      setRunning(null);
-      onEnd();
+      why = error instanceof Problem ? error.body : lost(String(error));
     }
+    return { turn: now.turn, why };
   }
-  return { running, problem, post };
+
+  /** A turn that was cancelled did not fail: it says so itself. One whose stream was lost goes on, and shows its end. */
+  function end(why: ProblemBody | null, isStored: boolean) {
+    const isLost = why?.status === 0 || why?.code === "idempotency_in_flight"; // browsers post again by themselves
+    setProblem(why?.code === "turn_cancelled" || (isStored && isLost) ? null : why);
+    busy.current = false;
+    setRunning(null);
+    onEnd();
+  }
+
+  async function postMessage(body: Record<string, unknown>, userText: string): Promise<boolean> {
+    if (busy.current) return false;
+    busy.current = true;
+    setProblem(null);
+    const message = JSON.stringify(body);
+    const { key } = unsure.current?.message === message ? unsure.current : { key: newKey() };
+    const { turn, why } = await follow(turns, body, userText, { "Idempotency-Key": key });
+    const stored = turn ?? (await storedBy(turns, key));
+    unsure.current = stored === undefined ? { message, key } : null;
+    const isStored = !!stored && stored.status !== "rejected";
+    end(why, isStored);
+    return isStored;
+  }
+
+  async function postOutputs({ id, user_input }: Turn, outputs: { tool_call_id: string; content: string }[]) {
+    if (busy.current) return;
+    busy.current = true;
+    setProblem(null);
+    const { turn, why } = await follow(`${turns}/${id}/tool-outputs`, { outputs }, user_input, {});
+    end(why, turn !== null);
+  }
+  return { running, problem, postMessage, postOutputs };
+}
+
+/** The newest turn if it was posted with this key, null if not, undefined where the service does not say. */
+async function storedBy(path: string, key: string): Promise<Turn | null | undefined> {
+  try {
+    const signal = AbortSignal.timeout(LONGEST_LOOK_MS);
+    const [newest] = (await call<Page<Turn>>(path, { query: { order: "desc", limit: 1 }, signal })).items;
+    return newest?.idempotency_key === key ? newest : null;
+  } catch {
+    return undefined;
+  }
+}
+
+function lost(detail: string): ProblemBody {
+  return { title: "Broken", status: 0, code: "broken", detail };
+}
+
+function newKey(): string {
+  return `page-${Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(36)).join("-")}`;
 }

@@ -3,12 +3,14 @@ import type { ToolCall } from "../types";
 
 interface Props {
   calls: ToolCall[];
+  /** While they are sent. What was typed stays, in case they are not taken. */
+  hidden: boolean;
   onSend: (outputs: { tool_call_id: string; content: string }[]) => void;
   onCancel: () => void;
 }
 
 /** The turn waits: every call wants an output before the model goes on. */
-export function ToolOutputs({ calls, onSend, onCancel }: Props) {
+export function ToolOutputs({ calls, hidden, onSend, onCancel }: Props) {
   const [given, setGiven] = useState<Record<string, string>>({});
 
   function submit(event: Event) {
@@ -17,7 +19,7 @@ export function ToolOutputs({ calls, onSend, onCancel }: Props) {
   }
 
   return (
-    <form class="card tool-outputs" onSubmit={submit} aria-labelledby="tools-wanted">
+    <form class="card tool-outputs" hidden={hidden} onSubmit={submit} aria-labelledby="tools-wanted">
       <h3 id="tools-wanted">The model waits for tool outputs</h3>
       {calls.map((each) => (
         <div key={each.id}>

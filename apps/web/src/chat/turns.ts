@@ -15,44 +15,51 @@ export interface Turns {
   reload: () => void;
 }
 
+interface Read {
+  items: ListedTurn[];
+  /** What it was read for: another round reads it again. */
+  round: number;
+}
+
 /** Turns `first` through `last` of a session, numbers from 1, and those that were in sight lately. */
 export function useTurns(sessionId: string, first: number, last: number): Turns {
-  const [pages, setPages] = useState(() => new Map<number, ListedTurn[]>());
+  const [pages, setPages] = useState(() => new Map<number, Read>());
   const [problem, setProblem] = useState<string | null>(null);
   const [round, setRound] = useState(0);
-  const read = useRef(new Map<number, number>());
+  const latest = useRef(round);
+  latest.current = round;
+  const onTheirWay = useRef(new Set<number>());
   const from = Math.floor((Math.max(1, first) - 1) / AT_ONCE);
   const to = Math.floor((Math.max(1, last) - 1) / AT_ONCE);
 
   const isNone = last < first || last < 1;
 
+  // A page that is on its way is let end before it is read again: in a busy session it would never come otherwise.
   useEffect(() => {
     if (isNone) return;
     for (let page = from; page <= to; page += 1) {
-      if (read.current.get(page) === round) continue;
-      read.current.set(page, round);
+      if (onTheirWay.current.has(page) || pages.get(page)?.round === round) continue;
+      onTheirWay.current.add(page);
       const query = { from_seq: page * AT_ONCE + 1, limit: AT_ONCE };
       call<Page<ListedTurn>>(`sessions/${sessionId}/turns`, { query }).then(
         ({ items }) => {
-          if (read.current.get(page) !== round) return; // a later reading of the same page is on its way
+          onTheirWay.current.delete(page);
           setProblem(null);
           setPages((before) =>
-            new Map([...before].filter(([each]) => each !== page).slice(-MOST_PAGES)).set(page, items),
+            new Map([...before].filter(([each]) => each !== page).slice(-MOST_PAGES)).set(page, { items, round }),
           );
         },
         (error: unknown) => {
-          read.current.delete(page);
+          onTheirWay.current.delete(page);
           setProblem(sentenceOf(error));
+          if (latest.current !== round) setPages((before) => new Map(before));
         },
       );
     }
-    for (const page of read.current.keys()) {
-      if ((page < from || page > to) && read.current.get(page) !== round) read.current.delete(page);
-    }
-  }, [sessionId, from, to, round, isNone]);
+  }, [sessionId, from, to, round, isNone, pages]);
 
   return {
-    of: (seq) => pages.get(Math.floor((seq - 1) / AT_ONCE))?.[(seq - 1) % AT_ONCE],
+    of: (seq) => pages.get(Math.floor((seq - 1) / AT_ONCE))?.items[(seq - 1) % AT_ONCE],
     problem,
     reload: () => setRound((before) => before + 1),
   };

@@ -1,11 +1,12 @@
 import { useState } from "preact/hooks";
-import { call, Problem, type ProblemBody } from "../api";
+import { call, Problem } from "../api";
 import { cut } from "../format";
 import { useTurn } from "../overview";
-import { addressOf, goTo } from "../router";
+import { addressOf } from "../router";
 import type { ModelList, Session, TimelineTurn, Turn, TurnState } from "../types";
 import { Failure } from "../ui/failure";
-import { Outcome, type Result, resultOf } from "../ui/outcome";
+import { useMaking } from "../ui/making";
+import { Outcome, resultOf } from "../ui/outcome";
 import { isOverBudget, Refusal } from "../ui/refusal";
 
 const OPEN: readonly TurnState[] = ["running", "awaiting_tools"];
@@ -38,24 +39,19 @@ export function Branch({ sessionId, models, total, version }: Props) {
 function Fork({ sessionId, last }: { sessionId: string; last: TimelineTurn }) {
   const [typed, setTyped] = useState<string | null>(null);
   const through = Number(typed ?? last.seq);
-  const [result, setResult] = useState<Result | null>(null);
+  const { busy, error, make } = useMaking();
   const turn = useTurn(sessionId, through || null, 0);
 
-  async function fork(event: Event) {
+  function fork(event: Event) {
     event.preventDefault();
-    setResult(null);
-    if (!turn.value) return;
-    try {
-      const body = { through_turn_id: turn.value.turn_id };
-      const made = await call<Session>(`sessions/${sessionId}/fork`, { body });
-      goTo(addressOf(made.id, "window"));
-    } catch (error) {
-      setResult(resultOf(error));
+    const body = { through_turn_id: turn.value?.turn_id };
+    if (body.through_turn_id) {
+      void make(async () => addressOf((await call<Session>(`sessions/${sessionId}/fork`, { body })).id, "window"));
     }
   }
 
   return (
-    <form class="card" onSubmit={(event) => void fork(event)}>
+    <form class="card" onSubmit={fork}>
       <label class="inline">
         Fork through turn
         <input
@@ -69,11 +65,11 @@ function Fork({ sessionId, last }: { sessionId: string; last: TimelineTurn }) {
       </label>
       <p class="small quiet of-turn">{turn.value?.seq === through ? cut(turn.value.user_input, 100) : "…"}</p>
       <div class="buttons">
-        <button type="submit" disabled={turn.value?.seq !== through}>
+        <button type="submit" disabled={busy || turn.value?.seq !== through}>
           Fork here
         </button>
       </div>
-      <Outcome result={result} />
+      <Outcome result={error ? resultOf(error) : null} />
     </form>
   );
 }
@@ -81,30 +77,21 @@ function Fork({ sessionId, last }: { sessionId: string; last: TimelineTurn }) {
 function Regenerate({ sessionId, models, last }: { sessionId: string; models: ModelList; last: TimelineTurn }) {
   const [words, setWords] = useState("");
   const [alias, setAlias] = useState("");
-  const [busy, setBusy] = useState(false);
-  const [result, setResult] = useState<Result | null>(null);
-  const [refused, setRefused] = useState<ProblemBody | null>(null);
+  const { busy, error, make } = useMaking();
+  const refused = error instanceof Problem && isOverBudget(error.body) ? error.body : null;
 
-  async function again(event: Event) {
+  function again(event: Event) {
     event.preventDefault();
-    setBusy(true);
-    setResult(null);
-    setRefused(null);
-    try {
-      const body = { ...(words.trim() && { content: words }), ...(alias && { model_alias: alias }) };
-      const path = `sessions/${sessionId}/turns/${last.turn_id}/regenerate`;
+    const body = { ...(words.trim() && { content: words }), ...(alias && { model_alias: alias }) };
+    const path = `sessions/${sessionId}/turns/${last.turn_id}/regenerate`;
+    void make(async () => {
       const made = await call<{ session: Session; turn: Turn }>(path, { body });
-      goTo(addressOf(made.session.id, "window", made.turn.seq));
-    } catch (error) {
-      if (error instanceof Problem && isOverBudget(error.body)) setRefused(error.body);
-      else setResult(resultOf(error));
-    } finally {
-      setBusy(false);
-    }
+      return addressOf(made.session.id, "window", made.turn.seq);
+    });
   }
 
   return (
-    <form class="card" onSubmit={(event) => void again(event)}>
+    <form class="card" onSubmit={again}>
       <label>
         Run turn {last.seq} again with the message
         <textarea
@@ -130,7 +117,7 @@ function Regenerate({ sessionId, models, last }: { sessionId: string; models: Mo
           {busy ? "Running…" : "Run it again"}
         </button>
       </div>
-      <Outcome result={result} />
+      <Outcome result={error && !refused ? resultOf(error) : null} />
       {refused && (
         <div role="status">
           <Refusal problem={refused} />

@@ -7,6 +7,7 @@ import type { Pin } from "../types";
 import { Confirm } from "../ui/confirm";
 import { Failure } from "../ui/failure";
 import { Gauge } from "../ui/gauge";
+import { useKeptFocus } from "../ui/kept-focus";
 import { Outcome, type Result, resultOf } from "../ui/outcome";
 import { PinForm } from "./pin-form";
 import { otherReasons } from "../words";
@@ -24,6 +25,8 @@ export function Pins({ sessionId }: { sessionId: string }) {
     if (change === null || change.session_id === sessionId) soon(); // what is computed goes by the newest message
   });
 
+  const listed = pins.value ?? [];
+
   async function change(done: string, todo: () => Promise<unknown>) {
     setResult(null);
     try {
@@ -37,19 +40,22 @@ export function Pins({ sessionId }: { sessionId: string }) {
   }
 
   const save = ({ name, content, relevance, source }: Pin) =>
-    change(`Pinned ${name}.`, async () =>
-      call(pinPath(sessionId, name), { method: "PUT", body: { content, relevance, source } }),
-    );
+    change(`Pinned ${name}.`, async () => {
+      if (edited === NEW && listed.some((pin) => pin.name === name)) {
+        throw new Error(`There is a pin “${name}” already. Change it below, or give this one another name.`);
+      }
+      await call(pinPath(sessionId, name), { method: "PUT", body: { content, relevance, source } });
+    });
   const remove = (pin: Pin) =>
     change(`${pin.name} was unpinned.`, async () => call(pinPath(sessionId, pin.name), { method: "DELETE" }));
 
-  const listed = pins.value ?? [];
+  const add = useKeptFocus<HTMLButtonElement>(`${edited === null} ${listed.length}`);
   const cost = listed.reduce((sum, pin) => sum + (pin.figures?.tokens ?? 0), 0);
   return (
     <section aria-labelledby="pins">
       <div class="title-row">
         <h2 id="pins">Pins</h2>
-        <button type="button" onClick={() => setEdited(NEW)}>
+        <button ref={add} type="button" onClick={() => setEdited(NEW)}>
           New pin
         </button>
       </div>

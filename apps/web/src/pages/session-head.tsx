@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "../api";
-import { cut, dollars, percent, plural, shortId, tokens } from "../format";
+import { cut, dollars, percent, plural, tokens } from "../format";
 import { LiveStatus } from "../live";
 import { sentenceOf } from "../resource";
 import { addressOf, type Tab } from "../router";
@@ -8,6 +8,7 @@ import { SessionSearch } from "../search/session-search";
 import { givenTitle, titleOf } from "../title";
 import type { Figures, Session } from "../types";
 import { Failure } from "../ui/failure";
+import { useKeptFocus } from "../ui/kept-focus";
 import { StateBadge } from "../ui/state-badge";
 
 /** A longer goal would push the tabs down; the prompts have it whole. */
@@ -22,6 +23,7 @@ interface Props {
 
 export function SessionHead({ session, tab, turn, onChange }: Props) {
   const [naming, setNaming] = useState(false);
+  const rename = useKeptFocus<HTMLButtonElement>(naming);
   const title = session ? titleOf(session) : "Reading the session…";
   useEffect(() => {
     document.title = session ? `${title} – Plimsoll` : "Plimsoll inspector";
@@ -31,7 +33,7 @@ export function SessionHead({ session, tab, turn, onChange }: Props) {
     <header class="session-head">
       <div class="crumb-row">
         <p class="small quiet crumbs">
-          <a href={addressOf()}>Sessions</a> / <code>{session ? shortId(session.id) : "…"}</code>
+          <a href={addressOf()}>Sessions</a> / <code class="whole-id">{session?.id ?? "…"}</code>
         </p>
         <LiveStatus />
         {session && <SessionSearch sessionId={session.id} tab={tab} turn={turn} total={figures?.turns ?? 0} />}
@@ -49,7 +51,7 @@ export function SessionHead({ session, tab, turn, onChange }: Props) {
         <div class="name-row">
           <h1 tabIndex={-1}>{title}</h1>
           {session && (
-            <button type="button" class="plain small" onClick={() => setNaming(true)}>
+            <button ref={rename} type="button" class="plain small" onClick={() => setNaming(true)}>
               Rename
             </button>
           )}

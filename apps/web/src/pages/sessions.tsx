@@ -3,12 +3,13 @@ import { call, type Page } from "../api";
 import { ago, cut, dollars, percent, plural, shortId, tokens } from "../format";
 import { LiveStatus, useTurnChanges, useThrottled } from "../live";
 import { sentenceOf, useResource } from "../resource";
-import { addressOf, goTo } from "../router";
+import { addressOf } from "../router";
 import { FoundEverywhere } from "../search/everywhere";
 import { titleOf } from "../title";
 import type { ModelList, Session, TurnState, WindowFigures } from "../types";
 import { Failure } from "../ui/failure";
 import { Gauge } from "../ui/gauge";
+import { useMaking } from "../ui/making";
 import { useSearchKey } from "../ui/search-key";
 import { useSettled } from "../ui/settled";
 import { StateBadge, stateWord } from "../ui/state-badge";
@@ -35,56 +36,37 @@ export function SessionsPage({ models }: { models: ModelList }) {
   const words = useSettled(typed.trim(), 250);
   const [sort, setSort] = useState<Sort>("created");
   const [state, setState] = useState<TurnState | "">("");
-  const [problem, setProblem] = useState<string | null>(null);
-  const [more, setMore] = useState<{ words: string; pages: Page<Session>[] }>({ words: "", pages: [] });
+  const making = useMaking();
   const now = useNow(10_000);
   useEffect(() => {
     document.title = "Sessions – Plimsoll";
   }, []);
 
   const isPartial = state === "" && sort === "created";
-  const first = useResource<Page<Session>>(
-    (signal) => (isPartial ? pageOf(words, null, PAGE_SIZE, signal) : many(words, signal)),
-    [words, isPartial],
+  const [asked, setAsked] = useState({ words: "", more: 0 });
+  const more = asked.words === words ? asked.more : 0;
+  const listed = useResource<Page<Session>>(
+    (signal) => (isPartial ? pagesOf(words, 1 + more, signal) : newestOf(words, more, signal)),
+    [words, isPartial, more],
   );
-  const refresh = useThrottled(first.reload, 500);
+  const refresh = useThrottled(listed.reload, 500);
   useTurnChanges(refresh);
 
-  const pages = [...(first.value ? [first.value] : []), ...(more.words === words ? more.pages : [])];
-  const read = unique(pages.flatMap((page) => page.items));
+  const read = listed.value?.items ?? [];
   const sessions = read
     .filter((session) => !state || session.figures?.state === state)
     .toSorted((one, other) => SORTS[sort].of(one) - SORTS[sort].of(other));
-  const cursor = pages.at(-1)?.next_cursor ?? null;
+  const cursor = listed.value?.next_cursor ?? null;
   const only = read.length === 1 && !words ? read[0] : undefined;
 
-  async function attempt(todo: () => Promise<void>) {
-    setProblem(null);
-    try {
-      await todo();
-    } catch (error) {
-      setProblem(sentenceOf(error));
-    }
-  }
-
-  const readOn = () =>
-    attempt(async () => {
-      const page = await pageOf(words, cursor, isPartial ? PAGE_SIZE : SORTED_AT_ONCE);
-      setMore((before) => ({ words, pages: [...(before.words === words ? before.pages : []), page] }));
-    });
-
-  const begin = () =>
-    attempt(async () => {
-      const session = await call<Session>("sessions", { body: {} });
-      goTo(addressOf(session.id, "chat"));
-    });
+  const begin = () => making.make(async () => addressOf((await call<Session>("sessions", { body: {} })).id, "chat"));
 
   return (
     <>
       <div class="title-row">
         <h1 tabIndex={-1}>Sessions</h1>
         <LiveStatus />
-        <button type="button" class="primary" onClick={() => void begin()}>
+        <button type="button" class="primary" disabled={making.busy} onClick={() => void begin()}>
           New session
         </button>
       </div>
@@ -125,9 +107,9 @@ export function SessionsPage({ models }: { models: ModelList }) {
           </select>
         </label>
       </search>
-      <Failure why={problem} />
-      <Failure why={first.problem} onRetry={first.reload} />
-      {first.loading && read.length === 0 && <p class="quiet">Reading the sessions…</p>}
+      <Failure why={making.error ? sentenceOf(making.error) : null} />
+      <Failure why={listed.problem} onRetry={listed.reload} />
+      {listed.loading && read.length === 0 && <p class="quiet">Reading the sessions…</p>}
       {only && isGuided(only) && (
         <p class="notice">
           New here? <a href={addressOf(only.id)}>Open the session “{titleOf(only)}”</a>: a recorded conversation, with a
@@ -139,13 +121,13 @@ export function SessionsPage({ models }: { models: ModelList }) {
       ) : state && read.length > 0 ? (
         <p class="empty">None of the {plural(read.length, "session")} read so far has this state.</p>
       ) : (
-        !first.loading && !first.problem && <Nothing words={words} alias={models.default} looking={cursor !== null} />
+        !listed.loading && !listed.problem && <Nothing words={words} alias={models.default} looking={cursor !== null} />
       )}
       {cursor !== null && !isPartial && (
         <p class="small quiet">Of the newest {plural(read.length, "session")}; older ones are not read yet.</p>
       )}
       {cursor !== null && (
-        <button type="button" onClick={() => void readOn()}>
+        <button type="button" onClick={() => setAsked({ words, more: more + 1 })}>
           {words ? "Search older sessions" : "Older sessions"}
         </button>
       )}
@@ -154,20 +136,32 @@ export function SessionsPage({ models }: { models: ModelList }) {
   );
 }
 
-function pageOf(words: string, cursor: string | null, limit: number, signal?: AbortSignal): Promise<Page<Session>> {
-  const query = { q: words, figures: true, limit, cursor };
-  return call("sessions", { query, ...(signal && { signal }) });
+/** The newest sessions, so many pages of them. */
+function pagesOf(words: string, count: number, signal: AbortSignal): Promise<Page<Session>> {
+  return readWhile((_, pages) => pages < count, words, PAGE_SIZE, signal);
 }
 
-/** The newest sessions as one page, as many as are sorted. */
-async function many(words: string, signal: AbortSignal): Promise<Page<Session>> {
+/** The newest sessions, as many as are sorted, and so many pages more. */
+function newestOf(words: string, more: number, signal: AbortSignal): Promise<Page<Session>> {
+  return readWhile((items) => items < MOST_SORTED + more * SORTED_AT_ONCE, words, SORTED_AT_ONCE, signal);
+}
+
+async function readWhile(
+  isWanted: (items: number, pages: number) => boolean,
+  q: string,
+  limit: number,
+  signal: AbortSignal,
+): Promise<Page<Session>> {
   const items: Session[] = [];
   let cursor: string | null = null;
+  let pages = 0;
   do {
-    const page: Page<Session> = await pageOf(words, cursor, SORTED_AT_ONCE, signal);
+    const query = { q, figures: true, limit, cursor };
+    const page: Page<Session> = await call("sessions", { query, signal });
     items.push(...page.items);
     cursor = page.next_cursor;
-  } while (cursor !== null && items.length < MOST_SORTED);
+    pages += 1;
+  } while (cursor !== null && isWanted(items.length, pages));
   return { items, next_cursor: cursor };
 }
 
@@ -283,10 +277,6 @@ function Nothing({ words, alias, looking }: { words: string; alias: string; look
 
 function shareOf({ figures }: Session): number {
   return figures?.window ? figures.window.estimated_input_tokens / Math.max(1, figures.window.input_budget) : -1;
-}
-
-function unique(sessions: Session[]): Session[] {
-  return [...new Map(sessions.map((session) => [session.id, session])).values()];
 }
 
 function useNow(everyMs: number): number {

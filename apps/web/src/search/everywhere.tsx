@@ -44,7 +44,10 @@ export function FoundEverywhere({ words }: { words: string }) {
   async function readOn() {
     try {
       const page = await foundIn(words, cursor);
-      setMore((before) => [...before, page]);
+      setMore((before) => {
+        const goesOn = (before.at(-1) ?? first.value)?.next_cursor === cursor; // not so after a second click
+        return goesOn ? [...before, page] : before;
+      });
     } catch (error) {
       setProblem(sentenceOf(error));
     }

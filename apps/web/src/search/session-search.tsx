@@ -65,7 +65,7 @@ export function SessionSearch({ sessionId, tab, turn, total }: Props) {
     const isShown = text === words && !found.loading;
     const hits = isShown || !text || numberOf(text) ? found.value : await search(text).catch(() => null);
     const first = numberOf(text) ?? hits?.items[0]?.turn_seq;
-    if (!first) return;
+    if (!first || field.current?.value.trim() !== text) return; // something else was typed, or the page was left
     setOpen(false);
     goTo(addressOf(sessionId, target, within(first)));
   }

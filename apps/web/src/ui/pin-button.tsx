@@ -1,6 +1,7 @@
 import { useState } from "preact/hooks";
 import { call } from "../api";
 import { sentenceOf } from "../resource";
+import { useKeptFocus } from "./kept-focus";
 
 interface Props {
   sessionId: string;
@@ -14,6 +15,7 @@ interface Props {
 /** Makes a message part of every prompt from now on. */
 export function PinButton({ sessionId, name, content, label, onPinned }: Props) {
   const [done, setDone] = useState<string | null>(null);
+  const answer = useKeptFocus<HTMLSpanElement>(done);
 
   async function pin() {
     try {
@@ -27,7 +29,7 @@ export function PinButton({ sessionId, name, content, label, onPinned }: Props) 
   }
 
   return done ? (
-    <span class="small quiet" role="status">
+    <span ref={answer} tabIndex={-1} class="small quiet" role="status">
       {done}
     </span>
   ) : (

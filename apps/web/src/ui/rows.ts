@@ -1,6 +1,6 @@
 // Long lists: only the rows in sight are in the page. Their heights differ, so each is measured once it is there; the
 // others are taken to be as high as an estimate.
-import { useCallback, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 const SPARE_PX = 600;
 
@@ -79,6 +79,25 @@ export function useRows(frame: { current: HTMLElement | null }, count: number, e
     } else if (moved !== 0) element.scrollTop += moved; // what is in sight stays where it is
     look();
   });
+
+  const rowAtNow = useRef(rowAt);
+  rowAtNow.current = rowAt;
+  useEffect(() => {
+    const element = frame.current;
+    if (!element) return;
+    let width = element.clientWidth;
+    const observer = new ResizeObserver(() => {
+      if (element.clientWidth !== width) {
+        // No row is as high as it was: what is in sight stays, and all are measured again.
+        width = element.clientWidth;
+        aim.current ??= rowAtNow.current(element.scrollTop);
+        heights.current.clear();
+      }
+      setView((before) => ({ ...before, round: before.round + 1 }));
+    });
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [frame]);
 
   const scrollTo = useCallback((row: number | "end") => {
     aim.current = row;

@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { cut, day, plural, tokens } from "../format";
+import { cut, day, plural, shortId, tokens } from "../format";
 import { messagesById, speakerOf } from "../messages";
 import { useResource } from "../resource";
 import { imagesOf, wholeText } from "../text";
@@ -120,7 +120,7 @@ function PromptBlock({ sessionId, message, row, most, day: begins }: BlockProps)
         {row.turn_seq !== null && (
           <PinButton
             sessionId={sessionId}
-            name={`turn-${row.turn_seq}-${message.role}`}
+            name={["turn", row.turn_seq, message.role, partOf(message, row)].join("-")}
             content={text}
             label="Pin this message"
           />
@@ -128,6 +128,13 @@ function PromptBlock({ sessionId, message, row, most, day: begins }: BlockProps)
       </details>
     </li>
   );
+}
+
+/** Tells the messages of a turn apart: it may have several of a role, as in a tool loop. */
+function partOf(message: PromptMessage, row: LaidOut): string {
+  return row.message_id
+    ? shortId(row.message_id)
+    : (message.tool_call_id ?? message.tool_calls?.[0]?.id ?? "look-back");
 }
 
 /** Whether it belongs to a look-back: such messages are of one turn only, and none is stored as a message. */

@@ -5,6 +5,8 @@ import { sentenceOf as sentenceOfProblem, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
 import type { Audit, Prompt, Session, TimelineRange, TimelineTurn, Turn } from "../types";
 import { Failure } from "../ui/failure";
+import { useKeptFocus } from "../ui/kept-focus";
+import { useMaking } from "../ui/making";
 import { stateWord } from "../ui/state-badge";
 import { TurnNumber } from "../ui/turn-number";
 import { PromptDiff } from "./diff";
@@ -40,6 +42,8 @@ export function TurnDetail({ sessionId, turn, total, other }: Props) {
     [turn.turn_id, shownRound, sent],
   );
 
+  const title = useKeptFocus<HTMLHeadingElement>(audit.value === null);
+
   function path(what: string): string {
     return `sessions/${sessionId}/turns/${turn.turn_id}/${what}`;
   }
@@ -56,7 +60,7 @@ export function TurnDetail({ sessionId, turn, total, other }: Props) {
   return (
     <section class="turn-detail" aria-labelledby="turn-title">
       <header class="turn-head">
-        <h2 id="turn-title">
+        <h2 id="turn-title" ref={title} tabIndex={-1}>
           Turn {turn.seq} <span class="quiet">{stateWord(turn.status)}</span>
         </h2>
         {last > 1 && (
@@ -150,24 +154,19 @@ function pairUp(event: Event) {
 }
 
 function ForkHere({ sessionId, turn }: { sessionId: string; turn: TimelineTurn }) {
-  const [problem, setProblem] = useState<string | null>(null);
-
-  async function fork() {
-    setProblem(null);
-    try {
+  const { busy, error, make } = useMaking();
+  const fork = () =>
+    make(async () => {
       const made = await call<Session>(`sessions/${sessionId}/fork`, { body: { through_turn_id: turn.turn_id } });
-      goTo(addressOf(made.id, "chat"));
-    } catch (error) {
-      setProblem(sentenceOfProblem(error));
-    }
-  }
+      return addressOf(made.id, "chat");
+    });
 
   return (
     <>
-      <button type="button" onClick={() => void fork()}>
+      <button type="button" disabled={busy} onClick={() => void fork()}>
         Fork here
       </button>
-      <Failure why={problem} />
+      <Failure why={error ? sentenceOfProblem(error) : null} />
     </>
   );
 }
