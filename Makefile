@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup web run test test-pooler test-citus test-real-model check check-python check-web drift docs demo bench \
-	bench-peers fuzz fidelity clients torture screenshots lock clean
+	bench-peers fuzz fidelity fidelity-data clients torture screenshots lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -162,10 +162,13 @@ torture: setup ## crashes, races and faults against real processes, for ten minu
 
 FIDELITY_VENV := var/fidelity
 
-fidelity: $(FIDELITY_VENV)/.installed ## what keeps answers in the prompt, on recorded conversations: DATA=folder
-	@test -d "$(DATA)" || { echo "Name a folder of conversations: make fidelity DATA=folder (docs/fidelity.md has their form)"; exit 2; }
+fidelity: fidelity-data $(FIDELITY_VENV)/.installed ## what keeps answers in the prompt, on recorded conversations: DATA=folder
 	PYTHONPATH=apps/api:. $(FIDELITY_VENV)/bin/python -m bench.fidelity "$(DATA)" --look-back --kept --updates \
 		--plot docs/images/fidelity.svg
+
+# Before the environment, which takes minutes.
+fidelity-data:
+	@test -d "$(DATA)" || { echo "Name a folder of conversations: make fidelity DATA=folder (docs/fidelity.md has their form)"; exit 2; }
 
 $(FIDELITY_VENV)/.installed: requirements-fidelity.lock
 	$(PYTHON) -m venv $(FIDELITY_VENV)

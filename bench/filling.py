@@ -63,6 +63,7 @@ SELECT bench_id(maker.at), last.session_id, first.user_id, last.assistant_id, 2 
  WHERE last.seq % 8 = $1::bigint % 8 AND last.seq <= $1::bigint
  ORDER BY last.seq
 """
+# With an id of its own, as a new summary has: a process of the service does not read one again that it has cached.
 SLIDE = """
 WITH boundary AS (
     SELECT session_id, m.id, seq FROM messages AS m JOIN sessions ON sessions.id = session_id
@@ -70,7 +71,8 @@ WITH boundary AS (
 ), counted AS (
     UPDATE sessions SET summary_count_after_seq = last_turn_seq - 1 WHERE id = ANY($1::uuid[])
 )
-UPDATE session_summaries AS s SET to_message_id = boundary.id, to_message_seq = boundary.seq
+UPDATE session_summaries AS s
+   SET id = bench_id(clock_timestamp()), to_message_id = boundary.id, to_message_seq = boundary.seq
   FROM boundary WHERE s.session_id = boundary.session_id AND s.status = 'active'
 """
 # What a filled row takes from the stage; every other column is the probe turn's own.

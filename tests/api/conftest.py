@@ -19,6 +19,9 @@ from app.main import create_app
 from app.services.views.turns import SentPrompt
 from tests.pooling import behind_pooler
 
+PATIENCE_S = 120
+"""How long a client waits for an answer that must come: longer than a busy machine takes to start the process of an
+import, for which the service itself waits for a minute."""
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For a client of http addresses, which reads all certificates of the machine otherwise: 20 ms of a test's 100."""
 
@@ -62,7 +65,7 @@ def address(database_url: str) -> Iterator[str]:
 def client(address: str) -> Iterator[httpx.Client]:
     """A client with one connection, so that a broken one is noticed."""
     limits = httpx.Limits(max_connections=1)
-    with httpx.Client(base_url=address, timeout=30, limits=limits, trust_env=False, verify=NO_TLS) as client:
+    with httpx.Client(base_url=address, timeout=PATIENCE_S, limits=limits, trust_env=False, verify=NO_TLS) as client:
         yield client
 
 

@@ -13,7 +13,7 @@ from uuid_utils.compat import uuid7
 from app.db.api_keys import ApiKey
 from app.domain.types import TenantId
 from app.services import keys
-from tests.api.conftest import assert_problem, new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, assert_problem, new_session, serving, settings_for
 from tests.pooling import own_database
 
 
@@ -31,7 +31,7 @@ def make_key(database_url: str, tenant: str) -> tuple[ApiKey, str]:
 @contextmanager
 def client_of(url: str, secret: str | None) -> Generator[httpx.Client]:
     headers = {"authorization": f"Bearer {secret}"} if secret else {}
-    with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=30) as client:
+    with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=PATIENCE_S) as client:
         yield client
 
 

@@ -168,18 +168,20 @@ async def test_forks_take_no_connection_of_turns_nor_all_of_their_own(database_u
                 while sum(fork.done() for fork in forks) < 5:
                     await asyncio.wait(forks, return_when=asyncio.FIRST_COMPLETED, timeout=1)
                     assert not all(fork.done() for fork in forks)
+                at_once = [fork.result() for fork in forks if fork.done()]
                 assert await until_waiting(watch, 1) == 1
                 for number in range(3):
                     posted = await his.post(f"{own}/turns", json={"content": f"Hello {number}"})
                     assert posted.status_code == 201, posted.text
                 assert (await his.get(f"{own}/export")).status_code == 200
                 assert (await hog.post(f"{source}/turns", json={"content": "Still here"})).status_code == 201
-            answers = await asyncio.gather(*forks)
-            refused = [answer for answer in answers if answer.status_code != 201]
-            assert len(refused) == 5
+            refused = [answer for answer in await asyncio.gather(*forks) if answer.status_code != 201]
             for answer in refused:
                 assert_problem(answer, 429, "tenant_busy")
                 assert int(answer.headers["retry-after"]) > 0
+            assert len(at_once) == 5
+            # On a busy machine some of the others wait for their turn for as long as one waits.
+            assert all(answer in at_once or answer.elapsed.total_seconds() >= 20 for answer in refused)
 
 
 @on_one_server

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from app.main import create_app
+from tests.api.conftest import settings_for
 from tests.docs.pages import PAGES, ROOT
 
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+_NAMED_ROUTE = re.compile(r"((?:GET|PUT|POST|PATCH|DELETE)(?:[/ ](?:GET|PUT|POST|PATCH|DELETE))*)\s([/…][\w/{}…-]*)")
+_NOT_OURS = {"/v1/agents/{}/export", "/v1/threads/{}/messages", "/docs"}
+"""Of Letta and of OpenAI's Assistants; and a page, which is no operation."""
 
 
 def anchors(page: Path) -> set[str]:
@@ -29,6 +34,25 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert linked.exists(), target
         assert linked.is_relative_to(ROOT), target
         assert not anchor or anchor in anchors(linked), target
+
+
+def test_every_route_a_page_names_is_served() -> None:
+    paths = create_app(settings_for("postgresql://nowhere/none")).openapi()["paths"]
+    served = [(method.upper(), re.sub(r"\{[^}]*\}", "{}", path)) for path, item in paths.items() for method in item]
+    named = {
+        (page.name, method, re.sub(r"\{[^}]*\}", "{}", path))
+        for page in PAGES
+        for methods, path in _NAMED_ROUTE.findall(page.read_text())
+        for method in re.split("[/ ]", methods)
+    }
+    assert len(named) > 100
+    missing = [
+        (page, method, path)
+        for page, method, path in sorted(named)
+        if path not in _NOT_OURS
+        and not any(method == of and re.fullmatch(".*".join(map(re.escape, path.split("…"))), at) for of, at in served)
+    ]
+    assert missing == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -122,6 +122,15 @@ def test_the_production_commands_end_in_a_service_that_wants_the_key_they_made(
     assert not (checkout / "plimsoll" / "postgres").exists()
 
 
+def test_make_fidelity_asks_for_its_folder_before_it_installs_anything(checkout: Path) -> None:
+    refused = subprocess.run(
+        ["make", "fidelity"], cwd=checkout, env=environment(checkout), capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 2
+    assert "make fidelity DATA=folder" in refused.stdout
+    assert not (checkout / "var").exists()
+
+
 def test_every_make_target_it_names_is_there() -> None:
     pages = README + (ROOT / "CONTRIBUTING.md").read_text()
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

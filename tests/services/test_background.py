@@ -51,15 +51,18 @@ class _Circle:
 
 @asynccontextmanager
 async def _collecting(at: Service) -> AsyncGenerator[None]:
-    """Nothing but `collect_forever` collects garbage in the block."""
+    """Nothing but `collect_forever` collects garbage in the block, and only what is made there: a whole collection of
+    all that a test process has takes tens of seconds on a busy machine."""
     thresholds = gc.get_threshold()
     gc.disable()
+    gc.freeze()
     collecting = asyncio.create_task(collect_forever(at.rt, 0.01))
     try:
         async with asyncio.timeout(30):
             yield
     finally:
         collecting.cancel()
+        gc.unfreeze()
         gc.enable()
         gc.set_threshold(*thresholds)
 

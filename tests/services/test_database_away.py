@@ -21,6 +21,8 @@ from tests.providers.server import Answer, Seen, serving
 from tests.services.faulty_database import faulty_database
 from tests.services.service import Service, chat, model, models_toml, ref_of, service
 
+_WAIT_S = 1.5
+
 
 async def test_a_reply_that_was_paid_for_is_stored_when_the_database_is_back(database_url: str, tmp_path: Path) -> None:
     async with faulty_database(database_url) as (url, faults):
@@ -67,8 +69,10 @@ async def test_a_commit_whose_answer_was_lost_is_found_again_and_not_made_twice(
 
 @asynccontextmanager
 async def impatient(rt: Runtime, url: str) -> AsyncGenerator[Service]:
-    """The service with a database that is not waited for long."""
-    database = Database(url, pool_size=2, pool_timeout_s=0.3, longest_use_s=0.3, transaction_pooler=behind_pooler())
+    """The service with a database that is not waited for long, but longer than a busy machine takes for a statement."""
+    database = Database(
+        url, pool_size=2, pool_timeout_s=_WAIT_S, longest_use_s=_WAIT_S, transaction_pooler=behind_pooler()
+    )
     async with aclosing(database):
         yield Service(replace(rt, database=database))
 
@@ -118,7 +122,7 @@ async def test_an_end_that_a_frozen_database_stored_without_an_answer_is_found_a
 
         def while_frozen(_: Seen) -> Answer:
             faults.fall_silent()
-            asyncio.get_running_loop().call_later(1.0, faults.answer.set)
+            asyncio.get_running_loop().call_later(2 * _WAIT_S, faults.answer.set)
             return chat("Once.")
 
         async with (

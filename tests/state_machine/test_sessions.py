@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.api.conftest import as_sent, assert_problem, serving, settings_for
+from tests.api.conftest import PATIENCE_S, as_sent, assert_problem, serving, settings_for
 from tests.state_machine.session_model import LEGAL, ModelSession, ModelTurn, assert_sendable
 
 EXAMPLES, STEPS = (int(number) for number in os.environ.get("PLIMSOLL_STATE_MACHINE", "10x20").split("x"))
@@ -318,7 +318,7 @@ def service(database_url: str, tmp_path: Path) -> Iterator[httpx.Client]:
     )
     with (
         serving(settings_for(database_url, models_file=models)) as address,
-        httpx.Client(base_url=address, timeout=30, trust_env=False) as client,
+        httpx.Client(base_url=address, timeout=PATIENCE_S, trust_env=False) as client,
     ):
         yield client
 
