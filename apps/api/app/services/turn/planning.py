@@ -11,7 +11,7 @@ import orjson
 
 from app.domain.content import content_text
 from app.domain.types import Content, Message, Role, ToolCall
-from app.engine.messages.tokens import Estimate, counted, message_tokens, tools_tokens
+from app.engine.messages.tokens import counted, message_tokens, tools_tokens
 from app.engine.recall.index import packed_terms
 from app.engine.window.plan import Assembled, Ready, assemble
 from app.engine.window.prompt import pin_text
@@ -57,10 +57,7 @@ async def count_message(
     rt: Runtime, encoding: str, content: Content, *, tool_call_id: str | None = None, name: str | None = None
 ) -> tuple[int, str]:
     """The tokens of a message that calls no tools, and the encoding in which they are counted."""
-
-    def count(estimate: Estimate) -> int:
-        return message_tokens(content, estimate, tool_call_id=tool_call_id, name=name)
-
+    count = partial(message_tokens, content, tool_call_id=tool_call_id, name=name)
     return await rt.tokenizers.count_aside(encoding, _chars_of(content), count)
 
 
