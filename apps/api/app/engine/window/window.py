@@ -82,7 +82,7 @@ class Cost:
         """Whether it is so large that something must be removed."""
         return self.input_tokens >= self.prune_from
 
-    @property
+    @cached_property
     def prune_from(self) -> int:
         """The input tokens from which something must be removed, below which older messages are recalled."""
         return self.snapshot.policy.prune_from(self.budget.input_budget)
@@ -128,11 +128,11 @@ class Window(Cost):
         """The items of the head that are in this region."""
         return tuple([item for item in self.head if item.region == region])
 
-    @property
+    @cached_property
     def prune_from(self) -> int:
         """As of a cost. The result of a look-back uses the whole budget: it is needed in this turn only, and a prune
         would change the prompt's beginning, which is in the provider's cache."""
-        own, over = super().prune_from, self.budget.input_budget + 1
+        own, over = self.snapshot.policy.prune_from(self.budget.input_budget), self.budget.input_budget + 1
         return max(own, over) if any(piece.kind == "look_back" for piece in self.current) else own
 
     @cached_property
