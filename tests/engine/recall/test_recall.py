@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from app.domain.recalled import Recalled
 from app.domain.types import SummaryBody, Turn, TurnStatus
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.policy.policy import ContextPolicy, Recall
 from app.engine.recall.bm25 import Query, posting_count, rarities, search
 from app.engine.recall.index import EMPTY, Index, Packed, packed_text
@@ -378,8 +379,10 @@ def test_candidates_fit_the_token_budget_and_have_no_duplicates() -> None:
 def test_candidates_fit_the_token_budget_together_and_list_their_matched_words(
     texts: list[str], asked: str, room_tokens: int
 ) -> None:
-    found = candidates(indexed(texts), Query(asked, 2 * len(texts)), room_tokens, 0.05)
-    assert sum(candidate.tokens for candidate in found) <= room_tokens
+    index = indexed(texts)
+    found = candidates(index, Query(asked, 2 * len(texts)), room_tokens, 0.05)
+    tokens = index.tokens[np.isin(index.seqs, seqs_of(found))]
+    assert tokens.sum() + MESSAGE_FRAMING_TOKENS * len(tokens) <= room_tokens
     for candidate in found:
         text = texts[candidate.seqs[0] // 2]
         assert {term for word in candidate.matched[0] for term in terms_of(word)} == (

@@ -158,7 +158,7 @@ def test_columns_may_be_appended_to_while_a_prompt_is_assembled_from_them() -> N
     columns.later = later
     for each in (plain, columns):
         each.extend(turns)
-    end = columns.first_piece(columns.turns)
+    end = columns.first_pieces[columns.turns]
     assert columns.json_of_run(0, end) == plain.json_of_run(0, end)
     assert columns.turn(3) == later
 

@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field
+from functools import partial
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -181,7 +182,7 @@ class DirectRoute(APIRoute):
         await response(scope, receive, send)
 
     async def _handle(self, call: Call) -> Response:
-        arguments = await call.aside(lambda: self._bind(call.scope, call.exchange))
+        arguments = await call.aside(partial(self._bind, call))
         if self._call_name is not None:
             arguments[self._call_name] = call
         result = await self._handler(**arguments)
@@ -189,7 +190,8 @@ class DirectRoute(APIRoute):
             return result
         return json_response(result, self._success)
 
-    def _bind(self, scope: Scope, exchange: Exchange) -> dict[str, Any]:
+    def _bind(self, call: Call) -> dict[str, Any]:
+        scope, exchange = call.scope, call.exchange
         text: str = scope["query_string"].decode("latin-1")
         query = dict(parse_qsl(text, keep_blank_values=True)) if text else {}
         checks_query = self._checks_query and b"anthropic-version" not in exchange.headers

@@ -46,7 +46,7 @@ def skip_when_collecting(*data: object) -> None:
         each = found.pop()
         if gc.is_tracked(each) and not isinstance(each, type):
             _untrack(each)
-            found += gc.get_referents(each)
+            found += filter(gc.is_tracked, gc.get_referents(each))
 
 
 def map_large_blocks() -> None:

@@ -181,8 +181,8 @@ class ChatAssembly(Assembly):
         return self.completion()
 
     def completion(self) -> Completion:
-        details = self._details.whole() if self._details else ()
-        answer = self._completed(self._calls.whole(), (*self._calls.signature_blocks(), *details))
+        calls, details = self._calls.whole(), self._details.whole() if self._details else ()
+        answer = self._completed(calls, (*self._calls.signature_blocks(calls), *details))
         is_refused = self._is_refusal and answer.finish_reason == "stop"
         return replace(answer, finish_reason="refusal") if is_refused else answer
 
@@ -301,11 +301,11 @@ class _CallFragments:
         """All calls. Raises as `checked_call`."""
         return tuple(call.whole(position) for position, call in enumerate(self._calls))
 
-    def signature_blocks(self) -> tuple[JsonObject, ...]:
-        """What Gemini requires with its calls in the next request: their signatures."""
+    def signature_blocks(self, whole: Sequence[ToolCall]) -> tuple[JsonObject, ...]:
+        """What Gemini requires with its calls, given `whole`, in the next request: their signatures."""
         return tuple(
-            {"type": SIGNATURE, "id": whole.id, "signature": call.signature}
-            for call, whole in zip(self._calls, self.whole(), strict=True)
+            {"type": SIGNATURE, "id": each.id, "signature": call.signature}
+            for call, each in zip(self._calls, whole, strict=True)
             if call.signature
         )
 

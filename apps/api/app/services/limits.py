@@ -78,29 +78,29 @@ def all_of(reservation: JsonObject) -> CallUse:
 
 
 class Repeats:
-    """Further attempts of a call after one that used tokens: a reservation covers one. What each may use is counted as
-    used before it, and is not counted once more when the call is settled."""
+    """Further attempts of a call after one that used tokens: its `reservation` covers one. What each may use is counted
+    as used before it, and is not counted once more when the call is settled."""
 
-    def __init__(self, rt: Runtime, session_id: SessionId, reservation: JsonObject | None) -> None:
+    def __init__(self, rt: Runtime, session_id: SessionId, reservation: JsonObject) -> None:
+        self.reservation = reservation
         self._rt = rt
         self._session_id = session_id
-        self._most = None if reservation is None else replace(all_of(reservation), turns=0)
+        self._most = replace(all_of(reservation), turns=0)
         self._counted = 0
 
     async def are_allowed(self) -> bool:
         """Whether the limits allow one more attempt, which is then counted."""
-        if self._most is not None:
-            try:
-                await _count_use(self._rt, self._session_id, self._most, ANOTHER_CALL)
-            except (LimitExceeded, RetryLater):
-                return False
-            self._counted += 1
+        try:
+            await _count_use(self._rt, self._session_id, self._most, ANOTHER_CALL)
+        except (LimitExceeded, RetryLater):
+            return False
+        self._counted += 1
         return True
 
     def beyond_counted(self, used: CallUse) -> CallUse:
         """What all attempts used, without what is counted already; its figures may be below zero."""
-        most = self._most or CallUse(0, 0, Decimal(0))
-        return CallUse(used.turns, used.tokens - self._counted * most.tokens, used.usd - self._counted * most.usd)
+        tokens, usd = self._counted * self._most.tokens, self._counted * self._most.usd
+        return CallUse(used.turns, used.tokens - tokens, used.usd - usd)
 
 
 async def within_limits(

@@ -125,9 +125,8 @@ class ContextPolicy:
     def usage_from(self, limit_tokens: int, input_budget: int) -> int | None:
         """Input tokens from which on a summary is due by the usage of the window, or None. At most the share that is
         pruned from, so that it precedes a refusal (contract.md, decision 1)."""
-        share = self.usage_threshold
-        most = part_of(self.prune_trigger_ratio, input_budget)
-        return None if share is None else ceil(min(part_of(share, limit_tokens), most))
+        share, most = self.usage_threshold, self.prune_trigger_ratio
+        return None if share is None else ceil(min(part_of(share, limit_tokens), part_of(most, input_budget)))
 
     def summarized_room(self, input_budget: int) -> int:
         """The tokens to which the shares of summaries and of protected turns apply: at most `summary_trigger_tokens`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -166,8 +167,8 @@ def _terms_of(text: str) -> _Terms:
     own = {term_hash(term): words[term] for term in query_terms(wanted)}
     related = related_terms(own)
     return _Terms(
-        (*[other.term for other in related], *own),
+        (*map(attrgetter("term"), related), *own),
         related,
         places_of(related, own),
-        (*[(other.word, other.of) for other in related], *zip(own.values(), own.values(), strict=True)),
+        (*map(attrgetter("word", "of"), related), *zip(own.values(), own.values(), strict=True)),
     )

@@ -52,12 +52,11 @@ _LEAST_ASKED_SHARE: Final = 0.03
 
 @frozen
 class Candidate:
-    """Messages, by `seq`, that are recalled together or not at all, with their score, their wire tokens as counted when
-    they were stored, and for each message what it matched (`Hits.matched`)."""
+    """Messages, by `seq`, that are recalled together or not at all, with their score, and for each message what it
+    matched (`Hits.matched`)."""
 
     seqs: tuple[int, ...]
     score: float
-    tokens: int
     matched: tuple[tuple[str, ...], ...] = ()
 
 
@@ -117,12 +116,12 @@ def candidates(index: Index, query: Query, room_tokens: int, min_score_ratio: fl
         units = units.at(np.lexsort((units.ends, units.scores))[::-1])
     good = np.count_nonzero(units.scores >= min_score_ratio * units.scores[:1])
     units = units.at(_with_room(units.tokens[:good].tolist(), units.texts, room_tokens))
-    scores, firsts, ends, tokens, _ = [column.tolist() for column in units]
-    seqs = [tuple(index.seqs[first:end].tolist()) for first, end in zip(firsts, ends, strict=True)]
-    places = [range(first, end) for first, end in zip(firsts, ends, strict=True)]
+    scores, firsts, ends = [column.tolist() for column in units[:3]]
+    places = [*map(range, firsts, ends)]
+    seqs = [tuple(index.seqs[place.start : place.stop].tolist()) for place in places]
     matched = hits.matched(chain.from_iterable(places))
     words = [tuple([matched[at] for at in place]) for place in places]
-    return tuple(map(Candidate, seqs, scores, tokens, words))
+    return tuple(map(Candidate, seqs, scores, words))
 
 
 class _Units(NamedTuple):

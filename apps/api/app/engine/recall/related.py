@@ -77,14 +77,14 @@ def _related_to(term: int, of: str) -> tuple[Related, ...]:
 def places_of(related: Sequence[Related], terms: Mapping[int, str]) -> Ints:
     """For each related term, the index of the question's word that it is related to."""
     place = {word: at for at, word in enumerate(terms.values())}
-    return np.fromiter([place[other.of] for other in related], np.int64)
+    return np.fromiter(map(place.__getitem__, map(attrgetter("of"), related)), np.int64)
 
 
 def weigh_related(rare: Floats, related: Sequence[Related], places: Ints, seen_in: Ints, messages: int) -> None:
     """Change the rarities of terms in place, where the related ones precede the question's. A related term's rarity is
     limited to that of its question's word and scaled by how near it is; it is 0 if many messages have that word."""
     others = len(related)
-    nearness = np.fromiter([_RELATED_FACTOR * other.weight for other in related], np.float64)
+    nearness = _RELATED_FACTOR * np.fromiter(map(attrgetter("weight"), related), np.float64)
     own = places + others
     is_rare = seen_in[own] <= max(_FEW_MESSAGES, _COMMON_SHARE * messages)
     rare[:others] = np.minimum(rare[:others], rare[own]) * nearness * is_rare

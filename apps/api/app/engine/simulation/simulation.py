@@ -222,13 +222,8 @@ class Simulation:
             tools=past.tools,
             completed_since_summary=self._completed,
             calibration_ratio=model.calibration_ratio,
-            may_look_back=may_look_back(
-                self.setting.policy,
-                takes_tools=model.takes_tools,
-                tools=past.tools,
-                tool_choice=past.tool_choice,
-                provider_options=past.provider_options,
-            ),
+            may_look_back=model.takes_tools
+            and may_look_back(self.setting.policy, past.tools, past.tool_choice, past.provider_options),
         )
         return with_shared_budget(snapshot, model.estimate)
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from math import exp, log, sqrt
 from statistics import median
 
-from app.domain.frozen import frozen, replace
+from app.domain.frozen import frozen
 
 LOWEST_RATIO = 0.5
 HIGHEST_RATIO = 3.0
@@ -63,14 +63,17 @@ def observe(calibration: Calibration, *, estimated: int, actual: int) -> Calibra
     before = _mean(calibration, 1.0)
     ratio = _bounded(actual / estimated)
     kept = 0.5 ** (estimated / _HALF_LIFE_TOKENS)
-    after = Calibration(
-        calibration.estimated_tokens * kept + estimated,
-        calibration.actual_tokens * kept + estimated * ratio,
-        calibration.squared_errors * kept + estimated * (ratio - before) ** 2,
-        calibration.observed_tokens + estimated,
-    )
+    tokens, observed_tokens = calibration.estimated_tokens * kept + estimated, calibration.observed_tokens + estimated
+    weight = _prior_weight(observed_tokens)
+    mean = (calibration.actual_tokens * kept + estimated * ratio + weight) / (tokens + weight)
     step = 1 + _FULL_STEP * min(1.0, estimated / _FULL_STEP_TOKENS)
-    return _with_mean(after, min(before * step, max(before / step, _mean(after, 1.0))))
+    after = min(before * step, max(before / step, mean))
+    return Calibration(
+        estimated_tokens=tokens,
+        actual_tokens=after * (tokens + weight) - weight,  # so that the mean is `after`
+        squared_errors=calibration.squared_errors * kept + estimated * (ratio - before) ** 2,
+        observed_tokens=observed_tokens,
+    )
 
 
 def guard_ratio(calibration: Calibration, shared: float = 1.0) -> float:
@@ -97,19 +100,13 @@ def shared_ratio(calibrations: Iterable[Calibration]) -> float:
 
 
 def _mean(calibration: Calibration, start: float) -> float:
-    weight = _prior_weight(calibration)
+    weight = _prior_weight(calibration.observed_tokens)
     total = calibration.estimated_tokens + weight
     return (calibration.actual_tokens + weight * start) / total if total > 0 else start
 
 
-def _with_mean(calibration: Calibration, mean: float) -> Calibration:
-    """A copy whose `actual_tokens` are such that its mean, starting from 1, is `mean`."""
-    weight = _prior_weight(calibration)
-    return replace(calibration, actual_tokens=mean * (calibration.estimated_tokens + weight) - weight)
-
-
-def _prior_weight(calibration: Calibration) -> float:
-    return _PRIOR_TOKENS * 0.5 ** (calibration.observed_tokens / _HALF_LIFE_TOKENS)
+def _prior_weight(observed_tokens: int) -> float:
+    return _PRIOR_TOKENS * 0.5 ** (observed_tokens / _HALF_LIFE_TOKENS)
 
 
 def _bounded(ratio: float) -> float:

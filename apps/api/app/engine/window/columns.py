@@ -53,7 +53,7 @@ class Columns:
         self.turn_seqs = array("q")
         self._statuses = bytearray()
         self._turn_messages = array("q", [0])
-        self._turn_pieces = array("q", [0])
+        self.first_pieces = array("q", [0])
         self._most_tokens = array("q", [0])
         # One entry per message. Its JSON, with a leading comma, ends at `_ends` in `_wire`.
         self._ids = bytearray()
@@ -150,7 +150,7 @@ class Columns:
         self.turn_seqs.append(turn.seq)
         self._statuses.append(_STATUSES.index(turn.status))
         self._turn_messages.append(len(self._seqs))
-        self._turn_pieces.append(len(self._traits))
+        self.first_pieces.append(len(self._traits))
         self._most_tokens.append(self._most_tokens[-1] + sum(map(most_tokens_of, turn.messages)))
 
     def extend_texts(self, texts: StoredTexts) -> None:
@@ -181,7 +181,7 @@ class Columns:
         self.turn_seqs.extend(texts.turn_seqs)
         self._statuses += bytes([_STATUSES.index(TurnStatus.COMPLETED)]) * len(texts.turn_seqs)
         _extend_sums(self._turn_messages, texts.turn_messages)
-        _extend_sums(self._turn_pieces, texts.turn_messages)
+        _extend_sums(self.first_pieces, texts.turn_messages)
         most = [
             sum(tokens) + MESSAGE_FRAMING_TOKENS for tokens in zip(texts.tokens, texts.reasoning_tokens, strict=True)
         ]
@@ -211,10 +211,6 @@ class Columns:
         """Wire tokens of all messages of these turns, including reasoning that is not sent."""
         return self._most_tokens[end_turn] - self._most_tokens[first_turn]
 
-    def first_piece(self, turn: int) -> int:
-        """The position of a turn's first piece, or the position after the last piece."""
-        return self._turn_pieces[turn]
-
     def first_seq(self, turn: int) -> int:
         return self._seqs[self._turn_messages[turn]]
 
@@ -234,7 +230,7 @@ class Columns:
         return bisect_left(self._first_messages, bisect_left(self._seqs, seq), first, end)
 
     def turn_of(self, piece: int) -> int:
-        return bisect_right(self._turn_pieces, piece) - 1
+        return bisect_right(self.first_pieces, piece) - 1
 
     def pieces_citing(self, message_ids: frozenset[MessageId], first: int, end: int) -> Iterator[int]:
         """The first `seq` of each piece from `first` to before `end` that contains one of the messages."""
@@ -260,7 +256,7 @@ class Columns:
         sizes = [after - before for before, after in pairwise(self.messages[first : end + 1])]
         turns: list[int] = []
         while len(turns) < end - first:
-            turns += [self.turn_seqs[turn]] * (min(end, self._turn_pieces[turn + 1]) - first - len(turns))
+            turns += [self.turn_seqs[turn]] * (min(end, self.first_pieces[turn + 1]) - first - len(turns))
             turn += 1
         traits = self._traits[first:end]
         return list(

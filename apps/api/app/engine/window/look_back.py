@@ -75,17 +75,12 @@ class LookBack:
 
 
 def may_look_back(
-    policy: ContextPolicy,
-    *,
-    takes_tools: bool,
-    tools: Sequence[ToolDefinition],
-    tool_choice: object,
-    provider_options: Mapping[str, Any],
+    policy: ContextPolicy, tools: Sequence[ToolDefinition], tool_choice: object, provider_options: Mapping[str, Any]
 ) -> bool:
-    """Whether a turn's model may be offered the look-back tool: not if the client chooses which tools are called, or
-    has a tool of the same name; nor, unless the policy says `on`, with a `response_format`, which not every server
-    accepts together with tools."""
-    if policy.look_back == "off" or not takes_tools:
+    """Whether a turn's model, if it takes tools, may be offered the look-back tool: not if the client chooses which
+    tools are called, or has a tool of the same name; nor, unless the policy says `on`, with a `response_format`, which
+    not every server accepts together with tools."""
+    if policy.look_back == "off":
         return False
     names = set(map(tool_name, tools))
     is_free = policy.look_back == "on" or "response_format" not in provider_options

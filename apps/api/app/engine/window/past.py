@@ -81,16 +81,12 @@ class Past:
     @property
     def last_seq(self) -> int:
         """The number of the last message; without turns, the number after which the columns begin."""
-        return self.newest[-1].messages[-1].seq if self.newest else self._last_kept_seq
-
-    @property
-    def _last_kept_seq(self) -> int:
-        return self.columns.last_seq(self.end_turn)
+        return self.newest[-1].messages[-1].seq if self.newest else self.columns.last_seq(self.end_turn)
 
     @property
     def _kept_pieces(self) -> tuple[int, int]:
         """The positions in the columns of the first kept piece, and behind the last."""
-        return self.columns.first_piece(self.first_turn), self.columns.first_piece(self.end_turn)
+        return self.columns.first_pieces[self.first_turn], self.columns.first_pieces[self.end_turn]
 
     @property
     def pieces(self) -> Sequence[Piece]:
@@ -166,8 +162,8 @@ class Past:
 
     def others_between(self, first_seq: int, last_seq: int) -> int:
         """How many messages with a number between these two are not a user's."""
-        of_columns = self.columns.other_seqs
-        kept = bisect_left(of_columns, min(last_seq, self._last_kept_seq + 1)) - bisect_right(of_columns, first_seq)
+        of_columns, last_kept_seq = self.columns.other_seqs, self.columns.last_seq(self.end_turn)
+        kept = bisect_left(of_columns, min(last_seq, last_kept_seq + 1)) - bisect_right(of_columns, first_seq)
         return max(0, kept) + bisect_left(self.other_seqs, last_seq) - bisect_right(self.other_seqs, first_seq)
 
     def first_protected(self, protected_turns: int | None, room_tokens: int | None, end: int | None = None) -> int:
@@ -190,7 +186,7 @@ class Past:
         at = turn - self.kept_turns
         if at < 0:
             columns = self.columns
-            first, end = columns.first_piece(self.first_turn), columns.first_piece(self.first_turn + turn)
+            first, end = columns.first_pieces[self.first_turn], columns.first_pieces[self.first_turn + turn]
             messages = columns.messages[end] - columns.messages[first]
             return columns.tokens[end] - columns.tokens[first] + MESSAGE_FRAMING_TOKENS * messages
         return self.tokens[at] + MESSAGE_FRAMING_TOKENS * self.messages[at]
@@ -303,6 +299,6 @@ def past_of(turns: Iterable[Turn]) -> Past:
 
 def past_of_columns(columns: Columns, first_turn: int = 0, end_turn: int = 0) -> Past:
     """The past made of the turns of columns from position `first_turn` to before `end_turn`."""
-    first, end = columns.first_piece(first_turn), columns.first_piece(end_turn)
+    first, end = columns.first_pieces[first_turn], columns.first_pieces[end_turn]
     tokens, messages = columns.tokens[end] - columns.tokens[first], columns.messages[end] - columns.messages[first]
     return Past(columns, first_turn, end_turn, tokens=(tokens,), messages=(messages,))

@@ -27,7 +27,7 @@ from app.engine.window.past import pieces_from
 from app.engine.window.pieces import Piece
 from app.engine.window.shortening import Shortening, fit_results, mark_media, shorten_text
 from app.engine.window.snapshot import Removal
-from app.engine.window.window import Cost, Window
+from app.engine.window.window import Window
 
 LONG_TOOL_RESULT_TOKENS = 300
 _KEPT_CHARS = 640
@@ -114,7 +114,7 @@ class Prune:
 
     def __init__(self, window: Window, reason: str) -> None:
         self.window = window
-        self._cost: Cost = window
+        self._steadily = False
         self.reason = reason
         self.pieces = window.pieces
         self.kept: list[Piece | None] = list(self.pieces)
@@ -129,7 +129,7 @@ class Prune:
         """Whether the window has at least this many input tokens, and more history than its floor."""
         if self.window.history_tokens - self.history_tokens <= self.window.history_floor:
             return False
-        return self._cost.input_tokens_without(self.tokens, self.messages) >= at_tokens
+        return self.window.input_tokens_without(self.tokens, self.messages, steadily=self._steadily) >= at_tokens
 
     def calls(self, from_tokens: int, *, again: bool = True) -> Iterator[int]:
         """Yield the position of the newest piece, which is never removed, at the call being decided, and `again` at
@@ -141,7 +141,7 @@ class Prune:
         if not again:
             yield last
             return
-        self._cost = self.window.steady
+        self._steadily = True
         self.tokens = sum([piece.tokens for piece in self.pieces])
         self.messages = sum([piece.messages for piece in self.pieces])
         self.history_tokens = sum([piece.tokens for piece in self.pieces if piece.region == "history"])

@@ -91,7 +91,7 @@ def bring_back(window: Window) -> Window:
             items.append(item)
             rows.append(Recalled(message.seq, message.id, message.reasoning_sent, score, item.wire_tokens, words))
     shown = window.with_added([*days, *[(end, item) for item in items], *today], tuple(rows))
-    return window if first is not window and shown.steady.input_tokens >= shown.prune_from else shown
+    return window if first is not window and shown.input_tokens_without(steadily=True) >= shown.prune_from else shown
 
 
 def _before_rounds(window: Window) -> Window:
@@ -122,13 +122,15 @@ def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, Pro
 def _chosen(
     window: Window, note_tokens: int, most_tokens: int, day: Callable[[Message], int | None]
 ) -> tuple[tuple[Unit, Candidate], ...]:
-    evicted, cost = window.snapshot.evicted, window.steady
+    evicted = window.snapshot.evicted
     assert evicted is not None
 
     def has_room(tokens: int, messages: int, days: Collection[int | None]) -> bool:
         lines = [line.tokens for line in _lines(window, days).values()]
-        more = tokens + note_tokens + sum(lines)
-        return more <= most_tokens and cost.input_tokens_without(-more, -messages - 1 - len(lines)) < window.prune_from
+        more, more_messages = tokens + note_tokens + sum(lines), messages + 1 + len(lines)
+        if more > most_tokens:
+            return False
+        return window.input_tokens_without(-more, -more_messages, steadily=True) < window.prune_from
 
     if not has_room(1, 1, ()):
         return ()

@@ -7,6 +7,8 @@ from functools import cached_property
 from math import floor
 from typing import NamedTuple
 
+import orjson
+
 from app.domain.audit import TrimAction, TrimKind
 from app.domain.frozen import frozen, replace
 from app.domain.recalled import Recalled
@@ -92,6 +94,13 @@ class Snapshot:
     def offers_look_back(self) -> bool:
         """Whether the look-back tool is among the tools. It is then the last one."""
         return bool(self.tools) and self.tools[-1] is LOOK_BACK
+
+    @cached_property
+    def chars_around(self) -> int:
+        """Characters of all that is sent besides messages and the summary, which has a bound; for tools, bytes as JSON.
+        A turn reads it several times, and its tools may be large."""
+        chars = sum([len(text) for _, text in self.layers]) + sum([len(pin.content) for pin in self.pins])
+        return chars + len(self.goal or "") + (len(orjson.dumps(self.tools)) if self.tools else 0)
 
     @cached_property
     def cited(self) -> frozenset[int]:

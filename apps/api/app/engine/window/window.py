@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 from app.domain.frozen import frozen, replace
 from app.domain.recalled import Recalled
 from app.domain.types import REGIONS, Pin, Region, Summary
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, framing_tokens, tools_tokens
+from app.engine.messages.tokens import Estimate, framing_tokens, tools_tokens
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import render_summary
@@ -53,21 +53,18 @@ class Cost:
         """Tokens that count against the input budget. Every stage reads this."""
         return self.input_tokens_without()
 
-    def input_tokens_without(self, less_tokens: int = 0, less_messages: int = 0, less_tools: int = 0) -> int:
-        """The same if so many tokens (without framing), messages and tool tokens were removed."""
-        overhead = MESSAGE_FRAMING_TOKENS * less_messages + less_tools
+    def input_tokens_without(
+        self, less_tokens: int = 0, less_messages: int = 0, less_tools: int = 0, *, steadily: bool = False
+    ) -> int:
+        """The same if so many tokens (without framing), messages and tool tokens were removed. `steadily` is by a
+        calibration that is rounded up, for what a turn's calls have in common: it changes a little in each of them."""
+        ratio = self.snapshot.calibration_ratio
+        overhead_tokens = framing_tokens(self.messages - less_messages) + self.tools_tokens - less_tools
         return self.budget.input_tokens(
-            wire_tokens=self.wire_tokens - less_tokens - overhead,
-            overhead_tokens=self.overhead_tokens - overhead,
-            calibration_ratio=self.snapshot.calibration_ratio,
+            wire_tokens=self.tokens - less_tokens + overhead_tokens,
+            overhead_tokens=overhead_tokens,
+            calibration_ratio=ceil(ratio * _RATIO_STEPS) / _RATIO_STEPS if steadily else ratio,
         )
-
-    @property
-    def steady(self) -> Cost:
-        """The same by a calibration that is rounded up, for what a turn's calls have in common: the calibration changes
-        a little in each of them."""
-        ratio = ceil(self.snapshot.calibration_ratio * _RATIO_STEPS) / _RATIO_STEPS
-        return Cost(replace(self.snapshot, calibration_ratio=ratio), self.tokens, self.messages, self.tools_tokens)
 
     @property
     def is_over(self) -> bool:
@@ -85,7 +82,7 @@ class Cost:
         """Whether it is so large that something must be removed."""
         return self.input_tokens >= self.prune_from
 
-    @property
+    @cached_property
     def prune_from(self) -> int:
         """The input tokens from which something must be removed, below which older messages are recalled."""
         return self.snapshot.policy.prune_from(self.budget.input_budget)
@@ -131,11 +128,11 @@ class Window(Cost):
         """The items of the head that are in this region."""
         return tuple([item for item in self.head if item.region == region])
 
-    @property
+    @cached_property
     def prune_from(self) -> int:
         """As of a cost. The result of a look-back uses the whole budget: it is needed in this turn only, and a prune
         would change the prompt's beginning, which is in the provider's cache."""
-        own, over = super().prune_from, self.budget.input_budget + 1
+        own, over = self.snapshot.policy.prune_from(self.budget.input_budget), self.budget.input_budget + 1
         return max(own, over) if any(piece.kind == "look_back" for piece in self.current) else own
 
     @cached_property

@@ -90,7 +90,7 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
                 again = await _smaller(record, plan, error, request.max_output_tokens, reactions)
                 reactions += 1
             elif isinstance(error, ProviderDown | ProviderTimeout | ProviderRateLimited) and error.partial is None:
-                if not error.usages or await record.repeats.are_allowed():
+                if not (error.usages and record.repeats) or await record.repeats.are_allowed():
                     again = await _fall_back(record, plan, fallbacks)
                 reactions = 0
             if again is None:
@@ -134,7 +134,7 @@ async def _prepare(record: Record, plan: TurnPlan) -> CompletionRequest:
         cache_key=str(plan.rows.session.id),
         lasting_messages=plan.decided.prompt.lasting_messages,
         size_bytes=prompt.size_bytes,
-        may_repeat=record.repeats.are_allowed,
+        may_repeat=record.repeats.are_allowed if record.repeats else None,
     )
 
 

@@ -95,13 +95,8 @@ async def first_snapshot(
         current,
         tools=options.tools,
         instructions=options.instructions,
-        may_look_back=may_look_back(
-            rows.policy,
-            takes_tools=takes_tools,
-            tools=options.tools,
-            tool_choice=options.tool_choice,
-            provider_options=options.provider_options,
-        ),
+        may_look_back=takes_tools
+        and may_look_back(rows.policy, options.tools, options.tool_choice, options.provider_options),
     )
     return rows, snapshot
 

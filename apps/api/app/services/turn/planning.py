@@ -11,7 +11,7 @@ import orjson
 
 from app.domain.content import content_text
 from app.domain.types import Content, Message, Role, ToolCall
-from app.engine.messages.tokens import Estimate, counted, message_tokens, tools_tokens
+from app.engine.messages.tokens import counted, message_tokens, tools_tokens
 from app.engine.recall.index import packed_terms
 from app.engine.window.plan import Assembled, Ready, assemble
 from app.engine.window.prompt import pin_text
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 async def count_long_texts(tokenizers: Tokenizers, estimate: Estimator, snapshot: Snapshot) -> None:
     """Counts the long texts around the messages off the event loop, so that the engine's own count is a cache hit."""
-    if _chars_around(snapshot) <= _LONG_CHARS:
+    if snapshot.chars_around <= _LONG_CHARS:
         return
 
     def count() -> None:
@@ -57,10 +57,7 @@ async def count_message(
     rt: Runtime, encoding: str, content: Content, *, tool_call_id: str | None = None, name: str | None = None
 ) -> tuple[int, str]:
     """The tokens of a message that calls no tools, and the encoding in which they are counted."""
-
-    def count(estimate: Estimate) -> int:
-        return message_tokens(content, estimate, tool_call_id=tool_call_id, name=name)
-
+    count = partial(message_tokens, content, tool_call_id=tool_call_id, name=name)
     return await rt.tokenizers.count_aside(encoding, _chars_of(content), count)
 
 
@@ -103,7 +100,7 @@ def _is_large(snapshot: Snapshot) -> bool:
     if len(snapshot.current.messages) > INLINE_MESSAGES:
         return True
     of_turn = sum([_chars_of(message.content, message.tool_calls) for message in snapshot.current.messages])
-    if of_turn + _chars_around(snapshot) > _INLINE_CHARS:
+    if of_turn + snapshot.chars_around > _INLINE_CHARS:
         return True
     newest = sum([_chars_of(message.content, message.tool_calls) for turn in past.newest for message in turn.messages])
     return newest + past.kept_bytes > _INLINE_PAST_CHARS
@@ -113,9 +110,3 @@ def _chars_of(content: Content, tool_calls: Sequence[ToolCall] = ()) -> int:
     """Characters of a message's content and of its tool calls' arguments; for content parts, their bytes as JSON."""
     chars = len(content or "") if content is None or isinstance(content, str) else len(orjson.dumps(content))
     return chars + sum([len(call.arguments) for call in tool_calls])
-
-
-def _chars_around(snapshot: Snapshot) -> int:
-    """Characters of all that is sent besides messages and the summary, which has a bound; for tools, bytes as JSON."""
-    chars = sum([len(text) for _, text in snapshot.layers]) + sum([len(pin.content) for pin in snapshot.pins])
-    return chars + len(snapshot.goal or "") + (len(orjson.dumps(snapshot.tools)) if snapshot.tools else 0)

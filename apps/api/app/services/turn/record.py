@@ -91,7 +91,7 @@ class Record:
 
     `model_alias` is the model that is to be called now, `summary` the first summary that was made before a call.
     `found_summary_in_progress` is true when a summary was due that another process or a background task was making.
-    `read` are the pages that the turn's look-backs have read since the claim.
+    `repeats` is None without limits. `read` are the pages that the turn's look-backs have read since the claim.
     """
 
     def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
@@ -104,7 +104,7 @@ class Record:
         self._delivered: list[str] = []
         self._looked_back: list[Completion] = []
         self._unreported_rounds: list[int] = []
-        self.repeats = Repeats(rt, turn.claim.session_id, turn.reservation)
+        self.repeats = Repeats(rt, turn.claim.session_id, turn.reservation) if turn.reservation else None
         self._before_text = self._before_reasoning = ""
         self._listen = listen
         self.model_alias = turn.rows.model.alias
@@ -285,10 +285,10 @@ class Record:
         costs = [*self.summary_costs, *(used["cost_usd"] for used in self.usages)]
         if self._unreported_rounds:
             costs.append(None)
-        if (reservation := self.turn.reservation) is not None:
+        if self.repeats:
             # Limits count further calls of the same claim separately (`services/limits.py`).
             of_call = [used for used in self.usages if used["round"] == self._first_round]
-            is_reported = self._first_round not in self._unreported_rounds
+            is_reported, reservation = self._first_round not in self._unreported_rounds, self.repeats.reservation
             used = use_of(of_call, reservation["turns"]) if is_reported else all_of(reservation)
             fields["spent"] = reservation, self.repeats.beyond_counted(used)
         blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]

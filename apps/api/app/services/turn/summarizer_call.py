@@ -206,9 +206,10 @@ class Summarizer:
         room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate, policy.focus)
         if room <= 0:
             raise SummaryRefused("summarizer_window_too_small")
-        for chunk in await _computed(split_for_summarizer, fold, room, estimate, is_long=_is_long(fold)):
+        is_long = _is_long(fold)
+        for chunk in await _computed(split_for_summarizer, fold, room, estimate, is_long=is_long):
             document = partial(summarizer_prompt, fold, chunk, body, room, estimate, extend=extend, focus=policy.focus)
-            prompt = await _computed(document, is_long=_is_long(fold))
+            prompt = await _computed(document, is_long=is_long)
             request = CompletionRequest(
                 messages=prompt.messages,
                 max_output_tokens=_answer_tokens(budget, fold),

@@ -123,7 +123,7 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
             span.set(lambda: {"plimsoll.replayed": True})
             return turn
         span.set(of_claim, turn.claim)
-        task = asyncio.create_task(_ended(rt, turn, started, listen))
+        task = asyncio.create_task(_round(rt, turn, started, listen))
         rt.leases.hold(turn.claim, task)
         try:
             ended = await asyncio.shield(task)
@@ -140,26 +140,21 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
         return ended
 
 
-async def _ended(
+async def _round(
     rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None
 ) -> TurnOutcome | PlimsollError:
     """The outcome or the error of a turn's round. The error is returned, without its traceback: else its frames and its
     task would refer to each other and keep the turn's window until the next garbage collection."""
     try:
-        return await _round(rt, turn, started, listen)
+        async with recording(rt, turn, started, listen) as record:  # whatever fails, the turn gets an end
+            plan = await decide(record)  # makes the summary that is due
+            if isinstance(plan.decided, Refused):
+                await record.rejected(plan, plan.decided.overflow)  # transaction two
+                raise plan.decided.overflow
+            completion = await answered(record, plan)  # no database connection is held
+            return await record.completed(completion)  # transaction two
     except PlimsollError as error:
         return error.with_traceback(None)
-
-
-async def _round(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> TurnOutcome:
-    async with recording(rt, turn, started, listen) as record:  # whatever fails, the turn gets an end
-        plan = await decide(record)  # makes the summary that is due
-        if isinstance(plan.decided, Refused):
-            error = plan.decided.overflow
-            await record.rejected(plan, error)  # transaction two
-            raise error
-        completion = await answered(record, plan)  # no database connection is held
-        return await record.completed(completion)  # transaction two
 
 
 def _options_with_stored(options: TurnOptions, turn: LastTurn, *, keeps_tools: bool) -> TurnOptions:
