@@ -135,10 +135,8 @@ def _postmaster_lives(server: Server) -> bool:
         return _belongs_to(server, pid)
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 
@@ -213,10 +211,8 @@ def bound_log(server: Server) -> None:
 
 
 def _ensure_database(server: Server) -> None:
-    statement = (
-        f"SELECT 'CREATE DATABASE {DATABASE}' "
-        f"WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{DATABASE}') \\gexec\n"
-    )
+    exists = f"EXISTS (SELECT FROM pg_database WHERE datname = '{DATABASE}')"
+    statement = f"SELECT 'CREATE DATABASE {DATABASE}' WHERE NOT {exists} \\gexec\n"
     options = ["-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", str(server.socket_folder), "-p", str(PORT), "-U", "postgres"]
     _run(server, [str(server.binaries / "psql"), *options], "The database could not be made", stdin=statement)
 
