@@ -14,6 +14,7 @@ import pytest
 
 from app.db import embedded
 from app.db.embedded import kept_running
+from app.db.embedded_server import LARGEST_LOG_BYTES
 from tests.db.servers import finish, first_line, holder, postmaster_id, query, runs, wait_until_stopped
 
 _WITHIN_S = 40.0  # some tenths of a second on an idle machine; this one may be busy
@@ -47,6 +48,18 @@ def test_a_postmaster_that_was_killed_is_started_again_on_its_data_and_counted(d
             assert postmaster_id(data_dir) != killed
     assert not runs(data_dir)
     assert embedded.count_restarts("postgresql://someone@127.0.0.1:5432/db") == 0
+
+
+def test_the_log_of_a_running_server_stays_small_and_goes_on(data_dir: Path) -> None:
+    """Each post to a session that runs a turn adds two kilobytes to it: a client could fill the disk."""
+    log = data_dir / "postgres" / "server.log"
+    with kept(data_dir) as server:
+        with log.open("ab") as earlier:
+            earlier.truncate(LARGEST_LOG_BYTES + 1)
+        until(lambda: log.stat().st_size < LARGEST_LOG_BYTES)
+        _ask(server.dsn, "SELECT refused")
+        assert b'column "refused" does not exist' in log.read_bytes()
+        assert log.stat().st_size < 10_000
 
 
 def test_a_backend_that_outlives_its_postmaster_is_ended(data_dir: Path) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from app.db.database import Database, Transaction
 from app.domain.errors import DatabaseUnavailable
-from app.domain.types import JsonObject, SessionRef
-from app.services.openai.conversations import add_items, create_conversation
+from app.domain.types import JsonObject, SessionId, SessionRef, TurnId
+from app.services.openai.conversations import add_items, create_conversation, page_of_items, withdraw_item
+from app.services.views.turns import get_audit, get_expanded_audit
 from tests.pooling import behind_pooler
-from tests.services.service import TENANT, Service, ref_of, service
+from tests.providers.server import serving
+from tests.services.service import OLDEST, TENANT, Service, model, models_toml, ref_of, service
 
 CALL: JsonObject = {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": "{}"}
+POINT = "Point " * 150
 OUTPUT: JsonObject = {"type": "function_call_output", "call_id": "c1", "output": "42"}
 
 
@@ -98,3 +102,27 @@ async def test_a_conversation_whose_items_are_not_stored_is_not_there_at_all(dat
         made = await create_conversation(at.rt, TENANT, {"topic": "ledgers"}, [_said("One"), CALL])
         assert [row["role"] for row in await at.rows("SELECT role FROM messages ORDER BY seq")] == ["user", "assistant"]
         assert made.metadata == {"topic": "ledgers"}
+
+
+async def test_the_actions_of_an_audit_have_its_tokens_also_after_one_of_the_items_was_deleted(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The turns of a folded range were counted again without what was deleted since, and with sums of their own."""
+    policy = {"mandatory_summary_turn": 3, "protected_turns": 1, "summarize_ahead": False}
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session(policy=policy)
+        turns = [(await at.turn(session.id, f"{number}. {POINT}")).turn for number in range(4)]
+        audit = await get_audit(at.rt, ref_of(session.id), turns[-1].id, None)
+        folded = audit.context_trim_log["actions"][0]
+        assert (folded["target"], folded["count"]) == ("turns:1-2", 2)
+        whole = await _actions_of_turn(at, session.id, turns[-1].id)
+        assert [row["target"] for row in whole[:2]] == [f"turn:{turn.id}" for turn in turns[:2]]
+        (first, *_), _ = await page_of_items(at.rt, ref_of(session.id), OLDEST)
+        await withdraw_item(at.rt, ref_of(session.id), first["id"])
+        after = await _actions_of_turn(at, session.id, turns[-1].id)
+        assert sum(row["tokens_removed_est"] for row in after) == sum(row["tokens_removed_est"] for row in whole)
+        assert after[0] == folded
+
+
+async def _actions_of_turn(at: Service, session_id: SessionId, turn_id: TurnId) -> list[JsonObject]:
+    return (await get_expanded_audit(at.rt, ref_of(session_id), turn_id, None)).context_trim_log["actions"]

@@ -58,6 +58,7 @@ def ref_of(outcome: TurnOutcome) -> ResponseRef:
     return ResponseRef(outcome.turn.session_id, outcome.reply_seq)
 
 
+_SAID = {"role": "user", "content": "Hello"}
 _WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
@@ -259,6 +260,8 @@ async def test_a_migration_marks_the_sessions_that_earlier_versions_made_for_a_r
         await at.turn(native.id, "Hello")
         named = asked(at, "In the client's session")
         await answered(at, replace(named, named=native.id))
+        for its_own in (await at.session(room_goal="Ours"), await at.imported({"messages": [_SAID]})):
+            await answered(at, replace(asked(at, "Only responses"), named=its_own.id))
         of_conversation = asked(at, "In a conversation")
         note = of_conversation.chat.options.note
         assert note is not None

@@ -273,7 +273,7 @@ def test_a_folded_range_does_not_list_refused_turns_although_some_of_it_is_recal
         history.turn(status=TurnStatus.REJECTED),
         history.turn(("assistant", 30, 1)),
     )
-    action = TrimAction("summary_folded", "turns:1-3", "usage", 100, 2)
+    action = TrimAction("summary_folded", "turns:1-3", "usage", 96, 2)
     refs: JsonObject = {"items": [["m", 1, 1]], "tools": None, "regions": [["recall", 1]]}
     listed = singly([action], (first, refused, second), refs, 1000, estimate)
     assert [each.target for each in listed] == [f"turn:{first.id}", f"turn:{second.id}"]

@@ -116,9 +116,8 @@ def list_limits(
     tenant: Annotated[str | None, typer.Argument(callback=as_text, help="One tenant; all without it.")] = None,
 ) -> None:
     """Lists limits with their use in the current minute, day or month."""
-    found = with_database(
-        lambda database: limit_service.list_limits(database, None if tenant is None else TenantId(tenant))
-    )
+    whose = None if tenant is None else TenantId(tenant)
+    found = with_database(lambda database: limit_service.list_limits(database, whose))
     typer.echo(f"{'limit':18}  {'value':>14}  {'used':>14}  {'resets at (UTC)':17}  tenant")
     for row in found:
         resets = f"{row.resets_at:%Y-%m-%d %H:%M}" if row.resets_at else "-"

@@ -36,9 +36,8 @@ def database_url(settings: Settings, *, keep_running: bool = False) -> Generator
     if settings.database_url is not None:
         yield settings.database_url.get_secret_value()
         return
-    with embedded.migrated(
-        settings.data_folder, restart_s=settings.embedded_restart_s if keep_running else None
-    ) as dsn:
+    restart_s = settings.embedded_restart_s if keep_running else None
+    with embedded.migrated(settings.data_folder, restart_s=restart_s) as dsn:
         yield dsn
 
 

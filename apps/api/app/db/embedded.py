@@ -26,6 +26,7 @@ from app.db.embedded_server import (
     PORT,
     EmbeddedPostgresError,
     Server,
+    bound_log,
     closing,
     ensure_running,
     find_binaries,
@@ -60,6 +61,10 @@ class EmbeddedPostgres:
     def runs(self) -> bool:
         """Whether the server's main process is alive. Takes a few system calls and no work of the server."""
         return runs(self._server)
+
+    def bound_log(self) -> None:
+        with contextlib.suppress(OSError):  # its folder is away for a moment
+            bound_log(self._server)
 
     def start_again(self) -> bool:
         """Starts the server again if it has ended; returns whether it did. Raises `EmbeddedPostgresError`."""
@@ -196,6 +201,7 @@ def _watch(
 ) -> None:
     tries, ended_at, tried_at, pause_s, problem = 0, 0.0, 0.0, _LOOK_S, ""
     while not over.wait(pause_s):
+        server.bound_log()
         if server.runs():
             pause_s = _LOOK_S
             tries = 0 if monotonic() - tried_at > _STEADY_S else tries

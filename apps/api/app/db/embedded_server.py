@@ -23,7 +23,7 @@ from app.domain.frozen import frozen
 
 DATABASE = "plimsoll"
 PORT = 5432  # only names the socket file: the server listens on no network address
-_LARGEST_OLD_LOG_BYTES = 4 * 1024 * 1024
+LARGEST_LOG_BYTES = 4 * 1024 * 1024
 _POLL_S = 0.01
 _LOCK_TIMEOUT_S = 60.0
 _READY_TIMEOUT_S = 60.0
@@ -135,10 +135,8 @@ def _postmaster_lives(server: Server) -> bool:
         return _belongs_to(server, pid)
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 
@@ -189,11 +187,11 @@ def _check_version(server: Server) -> None:
 
 
 def _launch(server: Server, alive: int) -> None:
-    keep = server.log.exists() and server.log.stat().st_size < _LARGEST_OLD_LOG_BYTES
+    bound_log(server)
     arguments = ["-D", str(server.data)]
     for name, value in _SETTINGS.items():
         arguments += ["-c", f"{name}={value}"]
-    with server.log.open("ab" if keep else "wb") as log:
+    with server.log.open("ab") as log:  # to append, also after it was emptied
         subprocess.run(
             server.identity.command("detach", server.binaries / "postgres", arguments),
             cwd=server.root,
@@ -206,11 +204,15 @@ def _launch(server: Server, alive: int) -> None:
         )
 
 
+def bound_log(server: Server) -> None:
+    """Empties the log if it is large: a client adds to it with each request that a constraint refuses (409)."""
+    if server.log.exists() and server.log.stat().st_size > LARGEST_LOG_BYTES:
+        os.truncate(server.log, 0)
+
+
 def _ensure_database(server: Server) -> None:
-    statement = (
-        f"SELECT 'CREATE DATABASE {DATABASE}' "
-        f"WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{DATABASE}') \\gexec\n"
-    )
+    exists = f"EXISTS (SELECT FROM pg_database WHERE datname = '{DATABASE}')"
+    statement = f"SELECT 'CREATE DATABASE {DATABASE}' WHERE NOT {exists} \\gexec\n"
     options = ["-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", str(server.socket_folder), "-p", str(PORT), "-U", "postgres"]
     _run(server, [str(server.binaries / "psql"), *options], "The database could not be made", stdin=statement)
 

@@ -59,13 +59,9 @@ async def store_key(
             f"The secret of a key is {KEY_PREFIX} and 32 to 200 letters, digits, hyphens or underscores.", ("secret",)
         )
     async with database.begin() as tx:
+        prefix, digest = secret[:_SHOWN_CHARACTERS], _sha256(secret.encode())
         key = await store.insert_key(
-            tx,
-            key_id=new_id(),
-            tenant_id=tenant_id,
-            name=name,
-            prefix=secret[:_SHOWN_CHARACTERS],
-            secret_sha256=_sha256(secret.encode()),
+            tx, key_id=new_id(), tenant_id=tenant_id, name=name, prefix=prefix, secret_sha256=digest
         )
         show(secret)
         return key
@@ -126,9 +122,7 @@ class Authenticator:
 
 
 def _bearer(authorization: bytes | None) -> bytes | None:
-    if authorization is None:
-        return None
-    scheme, _, secret = authorization.strip().partition(b" ")
+    scheme, _, secret = (authorization or b"").strip().partition(b" ")
     return secret.strip() or None if scheme.lower() == b"bearer" else None
 
 

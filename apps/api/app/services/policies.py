@@ -85,9 +85,8 @@ def _refused(fault: ErrorDetails) -> InvalidRequest:
     if fault["type"] == "value_error":
         reason = str(fault["ctx"]["error"]) if "ctx" in fault else fault["msg"]
         return InvalidRequest(f"The policy field {name} {reason}.", ("policy", name))
-    return InvalidRequest(
-        f"The policy field {'.'.join((name, *inner))[:_SHOWN_CHARS]}: {fault['msg']}.", ("policy", name)
-    )
+    place = ".".join((name, *inner))[:_SHOWN_CHARS]
+    return InvalidRequest(f"The policy field {place}: {fault['msg']}.", ("policy", name))
 
 
 def read_given(given: Mapping[str, object]) -> JsonObject:

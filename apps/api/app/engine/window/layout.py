@@ -76,8 +76,8 @@ def singly(
 
     `turns` are the turns of the ranges, counted again; `refs` are the prompt's references, which show what was sent of
     a range; `with_handles` says whether the prompt offered the look-back tool. Ranges of a prompt that was not sent are
-    not split, nor more than `_MOST_RANGES`, nor a range whose messages cannot be distinguished from those that left
-    with their turns; ranges of larger extent then stay whole too.
+    not split, nor more than `_MOST_RANGES`, nor a range whose turns have other tokens now, nor one whose messages
+    cannot be distinguished from those that left with their turns; ranges of larger extent then stay whole too.
     """
     actions = tuple(actions)
     ranges = [action for action in actions if action.seqs]
@@ -144,10 +144,10 @@ class _Sent:
         gone = [turn for turn in turns if turn.id in wire_tokens and turn.id not in self.turn_ids]
         # A summary folds all turns of its range but rejected ones, whether anything of them could be sent or not.
         folded = [turn for turn in turns if turn.status is not TurnStatus.REJECTED]
-        return [
-            TrimAction(action.kind, f"turn:{turn.id}", action.reason, wire_tokens[turn.id])
-            for turn in (gone if len(gone) == action.count else folded)
-        ]
+        left = gone if len(gone) == action.count else folded
+        if sum([wire_tokens[turn.id] for turn in left]) != action.tokens_removed_est:
+            return [action]  # not as they were sent: messages were removed since, or their model changed
+        return [TrimAction(action.kind, f"turn:{turn.id}", action.reason, wire_tokens[turn.id]) for turn in left]
 
     def without_messages(self, action: TrimAction, pieces: Sequence[Piece]) -> Iterator[TrimAction]:
         """The single actions of this kind that may have removed some of the pieces, or parts of them."""
