@@ -33,7 +33,7 @@ MOST_QUOTATIONS: Final = 2_000
 """Most quotations of an answer that are looked up: each is searched in all text that a summary may cite."""
 _LEAST_CHARS: Final = 8
 QUOTED_SHARE: Final = 1.25
-"""Largest ratio of the tokens of an answer with quotations to one with ids (`docs/fidelity.md`)."""
+"""Ratio of the tokens of an answer with quotations to one with ids, about (`docs/fidelity.md`)."""
 _AS_THEY_STAND: Final = f"cite all of a list's items that hold as they stand in one with text {UNCHANGED_ITEMS}"
 _CARRY_OVER: Final = f"Carry over what still matters of the record: {_AS_THEY_STAND}, drop what is settled or replaced."
 _EXTEND: Final = (
