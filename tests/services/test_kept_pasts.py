@@ -155,16 +155,13 @@ async def test_a_round_of_a_long_turn_reads_only_what_was_added_to_the_turn(data
         cached: list[tuple[Message, ...]] = []
         for output in ("more to see",) * 6 + ("the end",):
             turn = (await at.outputs(session_id, turn.id, {call.id: output for call in turn.tool_calls})).turn
-            rows = await session_window(at.rt, ref_of(session_id))
-            counting = counting_of(rows.session, rows.model, rows.policy)
-            found = at.rt.pasts.open_turn(session_id, counting, rows.kept.last_seq)
-            cached.append(found.messages if found else ())
+            cached.append(await _of_open_turn(at, session_id))
         assert [len(messages) for messages in cached] == [0, 0, 11, 14, 17, 20, 22]
         for one, following in pairwise(cached):
             assert all(map(is_, one, following)), "none was read again"
         assert at.rt.pasts.last_message(session_id)[0] == cached[-1][-1].seq
         await at.turn(session_id, "After.")
-        assert at.rt.pasts.open_turn(session_id, counting, rows.kept.last_seq) is None
+        assert await _of_open_turn(at, session_id) == ()
         assert at.rt.pasts.last_message(session_id)[0] == cached[-1][-1].seq + 1, "it is settled"
 
 
@@ -194,6 +191,14 @@ async def test_a_summary_is_read_once_by_each_worker_for_as_long_as_it_is_the_ac
         assert again.id == second.id
         await undo_summary(at.rt, ref_of(session_id), second.id)
         assert await window(other) == read
+
+
+async def _of_open_turn(at: Service, session_id: SessionId) -> tuple[Message, ...]:
+    """The cached messages of the turn that is open, or was last."""
+    rows = await session_window(at.rt, ref_of(session_id))
+    counting = counting_of(rows.session, rows.model, rows.policy)
+    found = at.rt.pasts.open_turn(session_id, counting, rows.kept.last_seq)
+    return found.messages if found else ()
 
 
 async def _read(at: Service, session_id: SessionId) -> Summary | None:

@@ -195,7 +195,7 @@ async def test_an_item_that_the_next_summary_only_cites_is_stored_there_as_it_wa
             item["message_ids"] = ["m1"]
         if "4711" in str(request.json["messages"][:-1] if call == "cached" else request.json["messages"]):
             item = {"text": "…", "message_ids": [cited]}
-        body: JsonObject = {name: [] for name in SUMMARY_LISTS} | {"summary_text": "New.", "key_facts": [item]}
+        body = {**dict.fromkeys(SUMMARY_LISTS, ()), "summary_text": "New.", "key_facts": [item]}
         return chat(json.dumps(body))
 
     async with sold(database_url, tmp_path, answer, {"main": _PRICES}) as (at, _):
