@@ -144,19 +144,23 @@ async def test_a_turn_is_kept_once_another_follows_it_and_an_unresolved_one_once
         assert last_kept == [None, 2, 4, 4, 8]
 
 
-async def test_a_round_of_a_long_turn_reads_only_what_was_added_to_the_turn(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_a_round_of_a_long_turn_reads_only_what_was_added_to_the_turn(
+    database_url: str, tmp_path: Path, *, is_first: bool
+) -> None:
     async with (
         serving(model(_answer)) as server,
         service(database_url, _catalogue(server.base_url), folder=tmp_path) as at,
     ):
         session_id = (await at.session()).id
-        await at.turn(session_id, "Before.")
+        if not is_first:
+            await at.turn(session_id, "Before.")
         turn = (await at.turn(session_id, "Have a look.", tools=TOOLS)).turn
         cached: list[tuple[Message, ...]] = []
-        for output in ("more to see",) * 6 + ("the end",):
+        for output in ("more to see",) * 24 + ("the end",):
             turn = (await at.outputs(session_id, turn.id, {call.id: output for call in turn.tool_calls})).turn
             cached.append(await _of_open_turn(at, session_id))
-        assert [len(messages) for messages in cached] == [0, 0, 11, 14, 17, 20, 22]
+        assert [len(messages) for messages in cached] == [0, 0, *range(11, 2 + 3 * 25, 3), 2 + 3 * 24 + 2]
         for one, following in pairwise(cached):
             assert all(map(is_, one, following)), "none was read again"
         assert at.rt.pasts.last_message(session_id)[0] == cached[-1][-1].seq

@@ -142,7 +142,9 @@ async def read_window(
     held = WindowBytes(rt.windows, session.tenant_id)
     held.take(_head_bytes(session, context.pins))
     kept = rt.pasts.kept(session.id, counting, after_seq, session.last_message_seq)
-    if rt.pasts.keeps_any and not kept.turn_count and session.last_message_seq - after_seq > _FEW_MESSAGES:
+    open_turn = rt.pasts.open_turn(session.id, counting, kept.last_seq)
+    are_many = session.last_message_seq - after_seq > _FEW_MESSAGES
+    if are_many and rt.pasts.keeps_any and not kept.turn_count and open_turn is None:
         through_seq = await settled_through(tx, session.id, before_seq)
         as_sent = partial(_as_sent, image_rule_for(model.model), model.reasoning_rule)
         columns = await settled_columns(tx, session.id, after_seq, through_seq, counting.encoding, as_sent, held.take)
@@ -157,7 +159,7 @@ async def read_window(
         step_failed=context.step_failed,
         take_bytes=held.take,
     )
-    turns = await _turns_after(kept.last_seq, rt.pasts.open_turn(session.id, counting, kept.last_seq), turns_after)
+    turns = await _turns_after(kept.last_seq, open_turn, turns_after)
     is_newest_kept = kept.turn_count and all(turn.status in OPEN_STATUSES for turn in turns)
     if is_newest_kept and (context.step_failed or not turns):
         # Of the turn that ended last the rows are needed if it is not followed, or became unresolved after it was kept.
