@@ -67,6 +67,12 @@ def content_text(content: Content) -> str:
     )
 
 
+def chars_of(content: Content, tool_calls: Sequence[ToolCall] = ()) -> int:
+    """Characters of a message's content and of its tool calls' arguments; for content parts, their bytes as JSON."""
+    chars = len(content or "") if content is None or isinstance(content, str) else len(orjson.dumps(content))
+    return chars + sum([len(call.arguments) for call in tool_calls])
+
+
 def joined(contents: Sequence[Content]) -> Content:
     """Join several contents into one: texts with a blank line between them, anything else as one list of parts."""
     if len(contents) == 1:

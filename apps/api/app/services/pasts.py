@@ -17,7 +17,7 @@ from app.core.memory import skip_when_collecting
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, window_turns
 from app.db.settled import settled_texts
-from app.domain.content import canonical_bytes
+from app.domain.content import canonical_bytes, chars_of
 from app.domain.frozen import frozen, replace
 from app.domain.stored import StoredTexts
 from app.domain.types import SUMMARY_LISTS, Message, MessageId, ReasoningRule, SessionId, Summary, Turn, Usage
@@ -25,7 +25,6 @@ from app.engine.recall.index import EMPTY, Index
 from app.engine.recall.vectors import Vectors
 from app.engine.window.columns import Columns
 from app.engine.window.past import Past, past_of_columns
-from app.engine.window.prompt import message_json
 from app.telemetry.metrics import Telemetry
 
 IDLE_S = 600.0
@@ -302,9 +301,10 @@ def _size_of(summary: Summary) -> int:
 
 
 def _size_of_message(message: Message) -> int:
-    """Bytes of a message, about."""
-    unsent = (message.reasoning, message.reasoning_blocks)
-    return _MESSAGE_BYTES + len(message_json(message)) + len(canonical_bytes(unsent))
+    """Bytes of a message, about: no text of it is looked at."""
+    blocks_bytes = len(canonical_bytes(message.reasoning_blocks)) if message.reasoning_blocks else 0
+    texts_chars = chars_of(message.content, message.tool_calls) + len(message.reasoning or "")
+    return _MESSAGE_BYTES + texts_chars + blocks_bytes
 
 
 async def settled_columns(

@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
-import orjson
-
-from app.domain.content import content_text
-from app.domain.types import Content, Message, Role, ToolCall
+from app.domain.content import chars_of, content_text
+from app.domain.types import Content, Message, Role
 from app.engine.messages.tokens import counted, message_tokens, tools_tokens
 from app.engine.recall.index import packed_terms
 from app.engine.window.plan import Assembled, Ready, assemble
@@ -58,12 +56,12 @@ async def count_message(
 ) -> tuple[int, str]:
     """The tokens of a message that calls no tools, and the encoding in which they are counted."""
     count = partial(message_tokens, content, tool_call_id=tool_call_id, name=name)
-    return await rt.tokenizers.count_aside(encoding, _chars_of(content), count)
+    return await rt.tokenizers.count_aside(encoding, chars_of(content), count)
 
 
 async def recounted(rt: Runtime, encoding: str, message: Message) -> tuple[Message, str]:
     """The message with its reasoning counted in the encoding, and the encoding that was used."""
-    chars = _chars_of(message.content, message.tool_calls) + len(message.reasoning or "")
+    chars = chars_of(message.content, message.tool_calls) + len(message.reasoning or "")
     chars += sum([len(str(block.get("thinking", ""))) for block in message.reasoning_blocks])
     return await rt.tokenizers.count_aside(encoding, chars, partial(counted, message))
 
@@ -99,14 +97,8 @@ def _is_large(snapshot: Snapshot) -> bool:
     past = snapshot.past
     if len(snapshot.current.messages) > INLINE_MESSAGES:
         return True
-    of_turn = sum([_chars_of(message.content, message.tool_calls) for message in snapshot.current.messages])
+    of_turn = sum([chars_of(message.content, message.tool_calls) for message in snapshot.current.messages])
     if of_turn + snapshot.chars_around > _INLINE_CHARS:
         return True
-    newest = sum([_chars_of(message.content, message.tool_calls) for turn in past.newest for message in turn.messages])
+    newest = sum([chars_of(message.content, message.tool_calls) for turn in past.newest for message in turn.messages])
     return newest + past.kept_bytes > _INLINE_PAST_CHARS
-
-
-def _chars_of(content: Content, tool_calls: Sequence[ToolCall] = ()) -> int:
-    """Characters of a message's content and of its tool calls' arguments; for content parts, their bytes as JSON."""
-    chars = len(content or "") if content is None or isinstance(content, str) else len(orjson.dumps(content))
-    return chars + sum([len(call.arguments) for call in tool_calls])
