@@ -127,8 +127,7 @@ class Turn:
 
 @frozen
 class SummaryItem:
-    """One fact, decision, question or action, with the messages it came from. `kept` is true if the summarizer left it
-    out and the service added it."""
+    """One fact, decision, question or action, with the messages it came from. `kept` if the service had to add it."""
 
     text: str
     message_ids: tuple[MessageId, ...]
