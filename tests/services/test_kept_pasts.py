@@ -312,6 +312,20 @@ async def test_turns_of_many_messages_are_kept_in_steps_between_which_other_requ
     assert steps > 40 * 200 / 2_000
 
 
+def test_an_open_turn_of_thousands_of_messages_is_cached_in_steps_each_of_which_is_valid() -> None:
+    """All at once, 10,000 messages would take tens of milliseconds of the event loop."""
+    pasts, session_id = Pasts(1 << 30, monotonic, Telemetry(())), SessionId(_ANY_ID)
+    counting, turn = Counting(1, "o200k_base", "gpt-4o", None), History().turn(("tool_group", 1, 1_400))
+    lengths: list[int] = []
+    for _ in range(4):
+        pasts.keep_open_turn(session_id, counting, 0, turn)
+        cached = pasts.open_turn(session_id, counting, 0)
+        assert cached is not None
+        assert cached.messages == turn.messages[: len(cached.messages)]
+        lengths.append(len(cached.messages))
+    assert lengths == [512, 1024, len(turn.messages), len(turn.messages)]
+
+
 async def test_a_turn_of_thousands_of_messages_is_kept_off_the_event_loop() -> None:
     """One of 30,000 messages took 95 ms of it. Meanwhile other tasks may add their turns to the same columns."""
     pasts, history = Pasts(1 << 30, monotonic, Telemetry(())), History()

@@ -38,6 +38,8 @@ _MESSAGE_BYTES = 600
 """Bytes of a `Message` besides its texts."""
 _LARGEST_OPEN_TURN = 8
 """An open turn takes at most this part of the cache."""
+_MORE_OF_OPEN_TURN = 512
+"""Messages of an open turn that are cached in one step (a few ms). Of a longer turn each round caches some more."""
 ENTRY_BYTES = 4096
 """Bytes counted for a session besides its columns and its index: the overhead of the Python objects."""
 _SLICE_TEXTS = 2048
@@ -162,14 +164,16 @@ class Pasts:
         return found.turn if found and (found.counting, found.after_seq) == (counting, after_seq) else None
 
     def keep_open_turn(self, session_id: SessionId, counting: Counting, after_seq: int, turn: Turn) -> None:
-        """Caches more of the only turn after `after_seq`, as long as it does not take the place of many sessions."""
+        """Caches some more messages of the only turn after `after_seq`, as long as it does not take the place of many
+        sessions."""
         past = self._of(session_id)
         before = self.open_turn(session_id, counting, after_seq)
         known = len(before.messages) if before and before.id == turn.id else 0
         known_bytes = past.open_turn.size_bytes if past.open_turn and known else 0
-        size_bytes = known_bytes + sum(map(_size_of_message, turn.messages[known:]))
-        if known < len(turn.messages) and size_bytes <= self._most_bytes // _LARGEST_OPEN_TURN:
-            past.open_turn = OpenTurn(counting, after_seq, turn, size_bytes)
+        end = min(known + _MORE_OF_OPEN_TURN, len(turn.messages))
+        size_bytes = known_bytes + sum(map(_size_of_message, turn.messages[known:end]))
+        if known < end and size_bytes <= self._most_bytes // _LARGEST_OPEN_TURN:
+            past.open_turn = OpenTurn(counting, after_seq, replace(turn, messages=turn.messages[:end]), size_bytes)
             self._put(session_id, past)
 
     def summary(self, session_id: SessionId) -> Summary | None:
