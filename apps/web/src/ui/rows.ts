@@ -19,7 +19,7 @@ export interface Rows {
 export function useRows(frame: { current: HTMLElement | null }, count: number, estimate: number): Rows {
   const heights = useRef(new Map<number, number>());
   const [view, setView] = useState({ top: 0, height: 800, round: 0 });
-  // What is scrolled to stays in place while rows load and are measured, until somebody scrolls.
+  // What is scrolled to stays in place while rows load and are measured, until somebody scrolls elsewhere.
   const aim = useRef<number | "end" | null>(null);
   const placed = useRef(0);
 
@@ -44,7 +44,12 @@ export function useRows(frame: { current: HTMLElement | null }, count: number, e
   const end = Math.min(count, rowAt(view.top + view.height + SPARE_PX) + 1);
 
   const onScroll = () => {
-    if (Math.abs((frame.current?.scrollTop ?? 0) - placed.current) > 2) aim.current = null;
+    const element = frame.current;
+    if (element && Math.abs(element.scrollTop - placed.current) > 2) {
+      // Who scrolls to the end wants to see it, also when the rows there are read anew and grow.
+      const below = element.scrollHeight - element.scrollTop - element.clientHeight;
+      aim.current = below <= 2 ? "end" : null;
+    }
     look();
   };
   const look = useCallback(() => {
