@@ -169,6 +169,7 @@ async def test_a_message_of_which_the_page_cannot_find_out_is_one_turn_when_it_i
             look = proxy.breaks(f"GET /v1/sessions/{sid}/turns?order=desc", times=9)
             await message.fill("Only once")
             await page.get_by_role("button", name="Send").click()
+            await expect(page.get_by_role("alert")).to_be_visible()
             await expect(message).to_have_value("Only once")
             assert min(answer.fired, look.fired) >= 1
             answer.times = look.times = 0
