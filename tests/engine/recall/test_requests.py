@@ -122,7 +122,10 @@ def test_the_request_found_in_any_text_is_taken_from_its_sentences(text: str) ->
     assert len(request_of(text).asked_for) <= len(text.lower()) + 1
 
 
-@pytest.mark.parametrize("part", [".", "so ", "- ", "what ", "what a ", "\n", "please  ", " ", "a, ", "what is."])
+@pytest.mark.parametrize(
+    "part",
+    [".", "so ", "- ", "what ", "what a ", "\n", "please  ", " ", "a, ", "what is.", "αβγ ", "“yes” ", "何も", "кт "],
+)
 def test_no_text_takes_long(part: str) -> None:
     text = part * (8_000 // len(part))
     started = process_time()

@@ -68,7 +68,7 @@ _OF_OTHER_LANGUAGES: Final = r"""
     | (?:în|la|cu|de|din|pe|pentru|despre|spre|em|com|por)\ (?:ce|que|cui)\b | (?:à|de|avec|pour|chez)\ qui\b
 """
 _ANYWHERE: Final = re.compile(
-    r"[\u0370-\u03ff\u1f00-\u1fff][^;\u037e]*[;\u037e]|¿"
+    r"[;\u037e](?<=[\u0370-\u03ff\u1f00-\u1fff].)|¿"
     r"|什[么麼](?!都|也)|[谁誰](?!都|也|か|も|でも)|哪(?!怕)|怎[么麼样樣]|[为為]何|多少|[几幾][点點时時岁歲月号號年]|[吗嗎][。\s]*$"
     r"|告[诉訴]我|提醒我|何(?!か|も|でも)|どこ(?!か|も|でも)|いつ(?!か|も)|なぜ|どう(?!も|ぞ)|どれ|どの|どんな|いくつ|いくら"
     r"|教えて|か[。\s]*$"
