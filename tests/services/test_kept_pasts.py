@@ -144,6 +144,33 @@ async def test_a_turn_is_kept_once_another_follows_it_and_an_unresolved_one_once
         assert last_kept == [None, 2, 4, 4, 8]
 
 
+async def test_a_turn_that_ran_again_after_a_refused_one_is_read_as_one_turn(database_url: str, tmp_path: Path) -> None:
+    """The refused message is between the first message of that turn and its reply: a worker without the session
+    answered 500."""
+    failures = [Answer({"error": {"message": "no such thing"}}, status=400)]
+
+    def answer(request: Seen) -> Answer:
+        is_first_try = "once more" in str(request.json["messages"][-1]["content"])
+        return failures.pop() if is_first_try and failures else _answer(request)
+
+    past = [{"role": role, "content": f"{number}"} for number in range(40) for role in ("user", "assistant")]
+    async with (
+        serving(model(answer)) as server,
+        service(database_url, _catalogue(server.base_url), folder=tmp_path) as at,
+    ):
+        session_id = (await at.imported({"messages": past, "policy": {"auto_summarize": False}})).id
+        with pytest.raises(ProviderError):
+            await at.turn(session_id, "And once more.")
+        with pytest.raises(ContextBudgetExceeded):
+            await at.turn(session_id, "too long " * 9_000)
+        (*_, failed, _) = (await list_turns(at.rt, ref_of(session_id), OLDEST)).items
+        await retry_turn(at.rt, ref_of(session_id), failed.id, TurnOptions(), "main")
+        for content in ("After it.", "And after that."):
+            await at.turn(session_id, content)
+            windows = [await window_now(_worker(at.rt, most_bytes), ref_of(session_id)) for most_bytes in (0, 1 << 24)]
+            assert windows[0] == windows[1]
+
+
 @pytest.mark.parametrize("is_first", [False, True])
 async def test_a_round_of_a_long_turn_reads_only_what_was_added_to_the_turn(
     database_url: str, tmp_path: Path, *, is_first: bool
