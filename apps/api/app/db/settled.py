@@ -26,8 +26,8 @@ _SETTLED_THROUGH = sql(f"""
         ORDER BY t.seq DESC LIMIT 1)
     """)
 
-# The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed. A rejected turn's
-# message may be between those of a turn that ran again after it.
+# The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed. A message of a
+# rejected turn may be between those of a turn that ran again after it.
 _TEXTS = sql(f"""
     SELECT coalesce(string_agg(uuid_send(id), ''), '') AS ids,
         coalesce(string_agg(uuid_send(turn_id), ''), '') AS turn_ids,
