@@ -144,6 +144,25 @@ async def test_a_turn_is_kept_once_another_follows_it_and_an_unresolved_one_once
         assert last_kept == [None, 2, 4, 4, 8]
 
 
+async def test_an_unresolved_turn_is_not_kept_by_a_look_at_the_window_while_the_turn_after_it_waits_for_tools(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The next rounds of that worker could drop its newest messages, other workers never."""
+    async with (
+        serving(model(_answer)) as server,
+        service(database_url, _catalogue(server.base_url), folder=tmp_path) as at,
+    ):
+        session_id = (await at.session()).id
+        await at.turn(session_id, "One.")
+        with pytest.raises(ProviderError):
+            await at.turn(session_id, "Two: break.")
+        await at.turn(session_id, "Have a look.", tools=TOOLS)
+        for worker in (at.rt, _worker(at.rt, 1 << 24)):
+            rows = await session_window(worker, ref_of(session_id))
+            assert [(turn.seq, turn.unresolved) for turn in rows.turns] == [(2, True), (3, True)]
+            assert worker.pasts.last_message(session_id)[0] == 2
+
+
 async def test_a_turn_that_ran_again_after_a_refused_one_is_read_as_one_turn(database_url: str, tmp_path: Path) -> None:
     """The refused message is between the first message of that turn and its reply: a worker without the session
     answered 500."""
