@@ -217,7 +217,7 @@ class Summarizer:
                 response_schema=SUMMARY_SCHEMA,
             )
             completion = await self._call(model, request)
-            body = await _accepted(completion, prompt.known_ids, prompt.items_before, fold, estimate)
+            body = await _accepted(completion, prompt.known_ids, prompt.items_before, body, fold, estimate)
         return await _kept(model, fold, body, estimate)
 
     async def _behind_prompt(self, prompt: Prompt, fold: Fold) -> SummaryBody | None:
@@ -229,7 +229,8 @@ class Summarizer:
         choice, self.choice = self.choice, CallChoice("separate", "refused")  # unless it succeeds
         try:
             completion = await self._call(model, request, prompt_tokens)
-            body = await _accepted(completion, ids, quoted_items(fold), fold, estimate)
+            previous = fold.previous and fold.previous.body
+            body = await _accepted(completion, ids, quoted_items(fold), previous, fold, estimate)
             body = await _kept(model, fold, body, estimate)
         except (SummaryRefused, ProviderRefused, ProviderOverflow) as refusal:
             reason = refusal.reason if isinstance(refusal, SummaryRefused) else refusal.code
@@ -303,12 +304,14 @@ async def _accepted(
     completion: Completion,
     known_ids: Mapping[str, tuple[MessageId, ...]],
     items_before: Mapping[str, SummaryItem],
+    previous: SummaryBody | None,
     fold: Fold,
     estimate: Estimator,
 ) -> SummaryBody:
     """The summary in an answer, fitted into its cap. Raises `SummaryRefused`."""
     is_long = len(completion.text or "") > _INLINE_CHARS
-    answered = await _computed(accept_summary, completion.text, known_ids, items_before, is_long=is_long)
+    text_before = previous.summary_text if previous else ""
+    answered = await _computed(accept_summary, completion.text, known_ids, items_before, text_before, is_long=is_long)
     body = fit_summary(answered, fold.cap_tokens, estimate)
     if body is None:
         raise SummaryRefused("over_cap")
