@@ -184,6 +184,15 @@ def test_an_item_that_is_not_of_the_previous_summary_cannot_be_carried_over(cite
     assert refused.value.reason == "unknown_message_id"
 
 
+def test_an_item_of_the_previous_summary_that_several_lists_cite_is_in_the_first_of_them() -> None:
+    """Each list repeated it, in the next summary too, and so it took the place of others."""
+    before = {"p1": SummaryItem("The lamp is red.", _KNOWN["p1"]), "p2": SummaryItem("It is late.", _KNOWN["m1"])}
+    carries = [{"text": "…", "message_ids": ["p1"]}]
+    answer = _answer(key_facts=carries, decisions=carries, action_items=[{"text": "…", "message_ids": ["p1", "p2"]}])
+    body = accept_summary(answer, _KNOWN, before)
+    assert (body.key_facts, body.decisions, body.action_items) == ((before["p1"],), (), (before["p2"],))
+
+
 @pytest.mark.parametrize("text", ["…", "...", "[…]"])
 def test_a_text_that_stands_for_the_previous_one_is_that_one_and_for_none_is_refused(text: str) -> None:
     answer = _answer(summary_text=text)

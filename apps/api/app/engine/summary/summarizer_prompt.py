@@ -277,8 +277,9 @@ def accept_summary(
     raw = _parse(answer)
     if not _keeps_schema(raw):
         raise SummaryRefused("schema")
+    carried: set[int] = set()
     try:
-        lists = {name: _accept_items(raw[name], known_ids, items_before) for name in SUMMARY_LISTS}
+        lists = {name: _accept_items(raw[name], known_ids, items_before, carried) for name in SUMMARY_LISTS}
     except KeyError as error:
         raise SummaryRefused("unknown_message_id") from error
     text = _storable(raw["summary_text"])
@@ -293,8 +294,7 @@ def _keeps_schema(answer: JsonObject) -> bool:
     match answer:
         case {"summary_text": str(text), **lists} if text and lists.keys() == set(SUMMARY_LISTS):
             return all(map(_are_items, lists.values()))
-        case _:
-            return False
+    return False
 
 
 def _are_items(items: Any) -> bool:
@@ -306,21 +306,23 @@ def _is_item(item: Any) -> bool:
     match item:
         case {"text": str(text), "message_ids": [_, *_] as ids, **others} if text and not others:
             return all(isinstance(each, str) for each in ids)
-        case _:
-            return False
+    return False
 
 
 def _accept_items(
     items: Iterable[JsonObject],
     known_ids: Mapping[str, tuple[MessageId, ...]],
     items_before: Mapping[str, SummaryItem],
+    carried: set[int],
 ) -> tuple[SummaryItem, ...]:
+    """The items of one list. `carried` gets the identities of those of the previous summary: one list has each."""
     accepted: list[SummaryItem] = []
     for item in items:
         text = _storable(item["text"])
         if _is_ellipsis(text):
-            before = [items_before[short_id] for short_id in item["message_ids"]]
-            as_theirs = [SummaryItem(each.text, each.message_ids) for each in before]
+            before = {id(each): each for each in map(items_before.__getitem__, item["message_ids"])}
+            as_theirs = [SummaryItem(each.text, each.message_ids) for at, each in before.items() if at not in carried]
+            carried.update(before)
             accepted += [each for each in dict.fromkeys(as_theirs) if each not in accepted]
         else:
             cited = [known_ids[short_id] for short_id in item["message_ids"]]
