@@ -75,7 +75,6 @@ numbers, dates, identifiers, file names, constraints and standing wishes of the 
 by the last `date` before it. Record what was decided and why. Leave out greetings and repetition. Write in the language
 of the conversation. Stay under {max_tokens} tokens."""
 
-
 _AS_THEY_STAND = (
     "for all items of a list that hold as they stand write one "
     f'{{"text": "{UNCHANGED_ITEMS}", "message_ids": ["p1", "p2"]}}, with their ids'
@@ -87,7 +86,6 @@ _EXTEND = (
     f"Extend the previous summary: {_AS_THEY_STAND}; change only what the new messages settle or replace, and add what "
     "they say that is new."
 )
-
 
 _DOTS: Final = f"{UNCHANGED_ITEMS}.⋯‥"
 _AROUND_DOTS: Final = " \"'`()[]<>*_-"
@@ -294,7 +292,8 @@ def _keeps_schema(answer: JsonObject) -> bool:
     match answer:
         case {"summary_text": str(text), **lists} if text and lists.keys() == set(SUMMARY_LISTS):
             return all(map(_are_items, lists.values()))
-    return False
+        case _:
+            return False
 
 
 def _are_items(items: Any) -> bool:
@@ -306,7 +305,8 @@ def _is_item(item: Any) -> bool:
     match item:
         case {"text": str(text), "message_ids": [_, *_] as ids, **others} if text and not others:
             return all(isinstance(each, str) for each in ids)
-    return False
+        case _:
+            return False
 
 
 def _accept_items(
