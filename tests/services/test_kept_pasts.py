@@ -372,6 +372,17 @@ def test_an_open_turn_of_thousands_of_messages_is_cached_in_steps_each_of_which_
     assert lengths == [512, 1024, len(turn.messages), len(turn.messages)]
 
 
+async def test_the_last_cached_message_is_that_of_the_columns_when_another_model_read_more_than_the_open_turn() -> None:
+    """If that message was lost in the database, the columns are wrong: the open turn is of before."""
+    pasts, session_id, turns = Pasts(1 << 30, monotonic, Telemetry(())), SessionId(_ANY_ID), chat_history(History(), 9)
+    counting = Counting(1, "o200k_base", "gpt-4o", None)
+    pasts.keep_open_turn(session_id, counting, 0, turns[0])
+    columns = Columns(0)
+    columns.extend(turns)
+    await pasts.keep(session_id, replace(counting, model="other"), past_of_columns(columns, 0, columns.turns), ())
+    assert pasts.last_message(session_id) == (turns[-1].messages[-1].seq, turns[-1].messages[-1].id)
+
+
 async def test_a_turn_of_thousands_of_messages_is_kept_off_the_event_loop() -> None:
     """One of 30,000 messages took 95 ms of it. Meanwhile other tasks may add their turns to the same columns."""
     pasts, history = Pasts(1 << 30, monotonic, Telemetry(())), History()
