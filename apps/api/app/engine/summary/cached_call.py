@@ -71,21 +71,22 @@ class Quotations(dict[str, _T]):
 
     def __init__(self, sources: Iterable[tuple[str, _T]], *, once: bool = False) -> None:
         super().__init__()
-        plain = [(_plain(text), value) for text, value in sources]
+        given = list(sources)
+        texts = [_plain(text) for text, _ in given]
         self._wholes: dict[str, list[int]] = {}
-        for place, (text, _) in enumerate(plain):
-            if text:
-                self._wholes.setdefault(_words(text), []).append(place)
-        self._text = "\0".join(("", *[text for text, _ in plain]))
-        self._starts = list(accumulate((len(text) + 1 for text, _ in plain), initial=1))
-        self._values = [value for _, value in plain]
+        for place, text in enumerate(texts):
+            self._wholes.setdefault(text.strip(_MARKS) or text, []).append(place)
+        self._text = "\0".join(("", *texts))
+        self._starts = list(accumulate((len(text) + 1 for text in texts), initial=1))
+        self._values = [value for _, value in given]
         self._left = MOST_QUOTATIONS
         self._once = once
         self._found: set[int] = set()
 
     def __missing__(self, quotation: str) -> _T:
         self._left -= 1
-        found = self._places_of(_words(_plain(quotation)))
+        plain = _plain(quotation)
+        found = self._places_of(plain.strip(_MARKS) or plain) if plain else iter(())
         first = next(found, None)
         if first is None:
             raise KeyError(quotation)
@@ -128,11 +129,6 @@ def _items_before(fold: Fold) -> list[SummaryItem]:
 def _plain(text: str) -> str:
     """The text in lower case, with single spaces between its words."""
     return " ".join(text.replace("\0", " ").split()).casefold()
-
-
-def _words(plain: str) -> str:
-    """Such a text without quotation marks and ellipses around it, if anything is left."""
-    return plain.strip(_MARKS) or plain
 
 
 @frozen
