@@ -233,13 +233,17 @@ async def _with_evicted(
 
 
 async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) -> WindowRows:
-    """The rows, as they were read, with every message counted for the model. Settled turns are cached, and with `store`
-    new counts are stored. A stored count uses the flat figure for images. The model's rule corrects it here, which must
-    happen once: counted rows are not counted again."""
+    """The rows, as they were read, with every message counted for the model. Settled turns are cached, and an open one
+    with many rounds, so that its next round reads only what is new. With `store` new counts are stored. A stored count
+    uses the flat figure for images. The model's rule corrects it here, which must happen once: counted rows are not
+    counted again."""
     missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
     if missing:
         rows = await _count_missing(rt, rows, missing, store=store)
-    _keep_open_turn(rt, rows)
+    is_open = len(rows.turns) == 1 and rows.turns[0].status in OPEN_STATUSES
+    if is_open and len(rows.turns[0].messages) > _FEW_OF_A_TURN and rt.pasts.keeps_any and not rows.fell_back:
+        counting = counting_of(rows.session, rows.model, rows.policy)
+        rt.pasts.keep_open_turn(rows.session.id, counting, rows.kept.last_seq, rows.turns[0])
     in_parts = [message for message in rows.read_messages() if isinstance(message.content, list)]
     if in_parts:
         rule = image_rule_for(rows.model.model)
@@ -250,14 +254,6 @@ async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) 
         are_many = sum([len(message.content or ()) for message in in_parts]) > _MANY_PARTS
         rows = await _with_messages(rows, await computed(by_rule, is_long=are_many))
     return await with_settled_kept(rt, rows)
-
-
-def _keep_open_turn(rt: Runtime, rows: WindowRows) -> None:
-    """Caches the messages of a turn with many rounds, so that its next round reads only what is new."""
-    is_open = len(rows.turns) == 1 and rows.turns[0].status in OPEN_STATUSES
-    if is_open and len(rows.turns[0].messages) > _FEW_OF_A_TURN and rt.pasts.keeps_any and not rows.fell_back:
-        counting = counting_of(rows.session, rows.model, rows.policy)
-        rt.pasts.keep_open_turn(rows.session.id, counting, rows.kept.last_seq, rows.turns[0])
 
 
 async def with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
