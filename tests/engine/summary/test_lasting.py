@@ -148,6 +148,19 @@ def test_an_assistants_message_closes_a_task_or_a_question_of_the_previous_summa
     assert kept_after("For the ledger it needs one more flag.") == {task}
 
 
+@pytest.mark.parametrize("listed_as", SUMMARY_LISTS)
+def test_what_the_user_forbids_is_not_closed_as_a_task_in_whichever_list_a_model_put_it(listed_as: str) -> None:
+    history = History()
+    cited = (history.turn(("assistant", 20, 1)).messages[0].id,)
+    before = SummaryBody("A record.", **{listed_as: (SummaryItem(_PLANTED[0], cited),)})
+    fold = fold_of(history, "We sailed to Oslo for a week.", previous=before)
+    asked, reply = fold.turns[0].messages
+    turn = replace(fold.turns[0], messages=(asked, replace(reply, content="The write to table ledger_copy is done.")))
+    assert texts_of(keep_lasting(_FORGETFUL, replace(fold, turns=(turn,)), estimate), kept=True) == [_PLANTED[0]]
+    lifted = fold_of(history, "You may write to the table ledger_entry again now.", previous=before)
+    assert texts_of(keep_lasting(_FORGETFUL, lifted, estimate), kept=True) == []
+
+
 def test_a_summary_item_with_the_opposite_or_another_value_does_not_cover_the_statement() -> None:
     fold = fold_of(History(), _PLANTED[0], _PLANTED[5])
     ids = (fold.messages[0].id,)

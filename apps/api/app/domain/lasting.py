@@ -123,7 +123,8 @@ def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[i
     frame = _frame(unit) if by_user else None
     closed: set[int] = set()
     for waits in waiting:
-        if waits.kind in OPEN_KINDS:
+        forbids = waits.sentence.standing == DEMAND and not _FORBIDDING.isdisjoint(waits.sentence.words)
+        if waits.kind in OPEN_KINDS and not forbids:
             is_closed = finishes or (waits.kind == "open_questions" and not by_user)
         elif waits.sentence.standing == DEMAND:
             is_closed = lifts and _is_about(unit, waits)
