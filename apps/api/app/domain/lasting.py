@@ -35,9 +35,10 @@ _LONGEST_PLAIN_WORD: Final = 3
 """Words up to this length are mostly articles and prepositions, which every sentence has."""
 _OF_A_SUMMARY: Final = -(2**50)  # the position of a summary's first statement, which precedes everything else
 _LAST_OF_A_SUMMARY: Final = _OF_A_SUMMARY // 2
-_FORBIDDING: Final = frozenset(
-    ("never", "not", "don't", "don’t", "mustn't", "cannot", "can't", "nie", "niemals", "nicht", "jamais")
-)
+_FORBIDDING: Final = frozenset((
+    "never", "not", "don't", "don’t", "mustn't", "cannot", "can't", "nie", "niemals", "nicht", "jamais", "nunca",
+    "jamás", "mai", "nooit", "никогда", "nigdy", "asla", "đừng", "ποτέ",
+))  # fmt: skip
 _EXACT_WORD: Final = re.compile(r"\d|[\w][_@/.:][\w]")
 _QUOTED: Final = re.compile(r"`[^`\n]+`")
 _CHANGING: Final = frozenset((
