@@ -18,7 +18,7 @@ from app.domain.figures import TurnChange
 from app.domain.types import SessionId, TenantId, TurnId, TurnStatus
 from app.services.keys import revoke_key
 from app.services.views import activity
-from tests.api.conftest import assert_problem, new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, assert_problem, new_session, serving, settings_for
 from tests.api.test_auth import client_of, make_key
 from tests.api.test_timeline import say
 from tests.pooling import own_database
@@ -64,7 +64,7 @@ def hearing(address: str, key: str | None = None) -> Generator[Heard]:
     headers = STREAM | ({"Authorization": f"Bearer {key}"} if key else {})
     heard = Heard()
     with (
-        httpx.Client(base_url=address, headers=headers, timeout=30, trust_env=False) as client,
+        httpx.Client(base_url=address, headers=headers, timeout=PATIENCE_S, trust_env=False) as client,
         client.stream("GET", "/v1/events") as answer,
     ):
         assert answer.status_code == 200
@@ -76,7 +76,11 @@ def hearing(address: str, key: str | None = None) -> Generator[Heard]:
 
 def test_turns_of_any_process_are_reported_as_they_change_tool_rounds_included(database_url: str) -> None:
     settings = settings_for(database_url, heartbeat_s=HEARTBEAT_S)
-    with serving(settings) as here, serving(settings) as there, httpx.Client(base_url=there, timeout=30) as client:
+    with (
+        serving(settings) as here,
+        serving(settings) as there,
+        httpx.Client(base_url=there, timeout=PATIENCE_S) as client,
+    ):
         sid = new_session(client)
         waiting = say(client, sid, "Look it up", tools=TOOLS, recorded_reply=CALL)["turn"]
         with hearing(here) as heard:
@@ -120,7 +124,7 @@ def test_a_process_serves_so_many_streams_and_refuses_one_more(database_url: str
     with (
         serving(settings_for(database_url, max_event_streams=1, heartbeat_s=HEARTBEAT_S)) as address,
         hearing(address),
-        httpx.Client(base_url=address, headers=STREAM) as client,
+        httpx.Client(base_url=address, headers=STREAM, timeout=PATIENCE_S) as client,
     ):
         problem = client.get("/v1/events")
         assert_problem(problem, 503, "too_many_streams")

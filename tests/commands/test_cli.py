@@ -22,6 +22,7 @@ import app
 import plimsoll_sdk
 from migrations.drift import with_database
 from plimsoll_demo.first_session import METADATA
+from tests.api.conftest import PATIENCE_S
 from tests.commands.running import run_command
 from tests.db.test_migrations import execute, tables
 from tests.pooling import pooler_settings
@@ -96,11 +97,11 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
 def test_serve_from_nothing_prints_a_curl_line_that_answers_a_turn(tmp_path: Path) -> None:
     """Embedded Postgres, its migration, the address, the line, and an end that leaves nothing running."""
     with serving(tmp_path) as (process, printed):
-        assert httpx.get(address(printed) + "/readyz").status_code == 200
+        assert httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S).status_code == 200
         curl = next(line for line in printed.splitlines() if line.startswith("curl"))
         answer = subprocess.check_output(["sh", "-c", curl], text=True, timeout=30)
         assert '"object":"chat.completion"' in answer
-        of_turn, demo = httpx.get(f"{address(printed)}/v1/sessions").json()["items"]
+        of_turn, demo = httpx.get(f"{address(printed)}/v1/sessions", timeout=PATIENCE_S).json()["items"]
         assert demo["metadata"] == METADATA != of_turn["metadata"]
         assert f"(data: {tmp_path / 'plimsoll'})" in printed
     assert process.returncode == 0
@@ -139,7 +140,7 @@ def test_a_welcome_that_cannot_be_printed_ends_no_service(tmp_path: Path, databa
         while answer is None:
             assert process.poll() is None, (tmp_path / "log").read_text()
             with suppress(httpx.ConnectError):  # it does not listen yet
-                answer = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60)
+                answer = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=PATIENCE_S)
             time.sleep(0.05)
         assert answer.status_code == 200
     finally:
@@ -152,7 +153,7 @@ def test_data_of_an_earlier_version_below_the_folder_are_found(tmp_path: Path) -
     (tmp_path / "var" / "postgres").mkdir(parents=True, mode=0o700)
     with serving(tmp_path, PLIMSOLL_DEMO="false") as (_, printed):
         assert f"(data: {tmp_path / 'var'})" in printed
-        assert httpx.get(f"{address(printed)}/v1/sessions").json()["items"] == []
+        assert httpx.get(f"{address(printed)}/v1/sessions", timeout=PATIENCE_S).json()["items"] == []
     assert (tmp_path / "var" / "postgres" / "data").is_dir()
     assert not (tmp_path / "plimsoll").exists()
 
@@ -162,7 +163,7 @@ def test_ctrl_c_in_the_terminal_and_closing_it_drain_and_then_stop_the_database(
     tmp_path: Path, database_url: str, sent: signal.Signals
 ) -> None:
     with inherits_at_hangup(signal.SIG_DFL), serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
-        assert httpx.get(address(printed) + "/healthz").status_code == 200
+        assert httpx.get(address(printed) + "/healthz", timeout=PATIENCE_S).status_code == 200
         process.send_signal(sent)
         process.wait(timeout=30)
         assert process.returncode == 0
@@ -173,7 +174,7 @@ def test_under_nohup_a_closed_terminal_changes_nothing(tmp_path: Path, database_
     with inherits_at_hangup(signal.SIG_IGN), serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
         process.send_signal(signal.SIGHUP)
         time.sleep(1)
-        assert httpx.get(address(printed) + "/readyz").status_code == 200
+        assert httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S).status_code == 200
     assert process.returncode == 0
 
 
@@ -184,25 +185,25 @@ def test_at_sigterm_balancers_know_at_once_and_requests_are_served_until_the_del
     settings = {"DATABASE_URL": database_url, "PLIMSOLL_SHUTDOWN_DELAY_S": "8"}
     with serving(tmp_path, "--workers", workers, **settings) as (process, printed):
         url = address(printed)
-        assert httpx.get(url + "/readyz").status_code == 200
+        assert httpx.get(url + "/readyz", timeout=PATIENCE_S).status_code == 200
         process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + 6  # several workers hear of it from the process that started them
-        while (ready := httpx.get(url + "/readyz")).status_code == 200:
+        while (ready := httpx.get(url + "/readyz", timeout=PATIENCE_S)).status_code == 200:
             assert time.monotonic() < deadline
         assert (ready.status_code, ready.json()["status"]) == (503, "draining")
-        assert httpx.post(url + "/v1/sessions", json={}).status_code == 201
+        assert httpx.post(url + "/v1/sessions", json={}, timeout=PATIENCE_S).status_code == 201
         assert process.wait(timeout=30) == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def test_several_workers_share_one_address_one_database_and_their_metrics(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as (process, printed):
-        with httpx.Client(base_url=address(printed), timeout=30) as client:
+        with httpx.Client(base_url=address(printed), timeout=PATIENCE_S) as client:
             for _ in range(4):
                 session = client.post("/v1/sessions", json={}).json()["id"]
                 made = client.post(f"/v1/sessions/{session}/turns", json={"content": "hello"})
                 assert made.status_code == 201
-        metrics = [httpx.get(address(printed) + "/metrics").text for _ in range(4)]
+        metrics = [httpx.get(address(printed) + "/metrics", timeout=PATIENCE_S).text for _ in range(4)]
         folders = list((tmp_path / "plimsoll" / "metrics").iterdir())
         assert [len(list(folder.glob("*.db"))) > 0 for folder in folders] == [True]
     assert [re.findall(r"^prompt_tokens_per_turn_count (\S+)", text, re.MULTILINE) for text in metrics] == [["4.0"]] * 4
@@ -217,12 +218,14 @@ def test_the_same_port_at_another_address_has_metrics_of_its_own(tmp_path: Path,
     second.mkdir()
     shared = {"DATABASE_URL": database_url, "PLIMSOLL_DATA_DIR": str(tmp_path / "data")}
     with serving(first, "--workers", "2", **shared) as (_, printed):
-        with httpx.Client(base_url=address(printed), timeout=30) as client:
+        with httpx.Client(base_url=address(printed), timeout=PATIENCE_S) as client:
             session = client.post("/v1/sessions", json={}).json()["id"]
             assert client.post(f"/v1/sessions/{session}/turns", json={"content": "hello"}).status_code == 201
         again = ("--workers", "2", "--host", "127.0.0.2", "--port", str(httpx.URL(address(printed)).port))
         with serving(second, *again, **shared) as (_, other):
-            counts = [httpx.get(f"{each}/metrics", timeout=30).text for each in (address(printed), address(other))]
+            counts = [
+                httpx.get(f"{each}/metrics", timeout=PATIENCE_S).text for each in (address(printed), address(other))
+            ]
             found = [re.findall(r"^prompt_tokens_per_turn_count (\S+)", text, re.MULTILINE) for text in counts]
             assert found == [["1.0"], ["0.0"]]
 
@@ -231,7 +234,7 @@ def test_workers_end_when_the_process_that_started_them_was_killed(tmp_path: Pat
     with serving(tmp_path, "--workers", "2", DATABASE_URL=database_url) as (process, printed):
         port = httpx.URL(address(printed)).port
         assert port is not None
-        assert httpx.get(address(printed) + "/healthz", timeout=30).status_code == 200
+        assert httpx.get(address(printed) + "/healthz", timeout=PATIENCE_S).status_code == 200
         process.kill()
         deadline = time.monotonic() + 30
         while _answers(port):
@@ -260,9 +263,9 @@ def test_while_turns_end_after_sigterm_connections_are_refused_and_do_not_wait(
         )
         settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml", "PLIMSOLL_DRAIN_S": "8"}
         with serving(tmp_path, "--workers", "2", **settings) as (process, printed):
-            session = httpx.post(address(printed) + "/v1/sessions", json={}, timeout=30).json()["id"]
+            session = httpx.post(address(printed) + "/v1/sessions", json={}, timeout=PATIENCE_S).json()["id"]
             turns, body = f"{address(printed)}/v1/sessions/{session}/turns", {"content": "hello", "stream": True}
-            with httpx.stream("POST", turns, json=body, timeout=30) as stream:
+            with httpx.stream("POST", turns, json=body, timeout=PATIENCE_S) as stream:
                 assert next(stream.iter_lines()) == "event: turn.created"
             port = httpx.URL(address(printed)).port
             assert port is not None
@@ -285,10 +288,10 @@ def _answers(port: int) -> bool:
 
 def test_a_given_database_is_not_migrated_by_serve_and_readyz_says_so(tmp_path: Path, empty_database_url: str) -> None:
     with serving(tmp_path, DATABASE_URL=empty_database_url) as (_, printed):
-        answer = httpx.get(address(printed) + "/readyz")
+        answer = httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S)
         assert (answer.status_code, answer.json()["migrations"]) == (503, "empty")
         assert plimsoll(tmp_path, "migrate", DATABASE_URL=empty_database_url).returncode == 0
-        assert httpx.get(address(printed) + "/readyz").status_code == 200
+        assert httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S).status_code == 200
     assert "/readyz stays 503 until `plimsoll migrate`" in (tmp_path / "log").read_text()
     assert not (tmp_path / "plimsoll").exists()
 
@@ -345,7 +348,7 @@ def test_an_address_others_reach_wants_a_key_first(tmp_path: Path, database_url:
     assert "plimsoll keys create" in output
     plimsoll(tmp_path, "keys", "create", "--tenant", "t", "--name", "n", DATABASE_URL=database_url)
     with serving(tmp_path, DATABASE_URL=database_url, PLIMSOLL_HOST="0.0.0.0") as (_, printed):
-        assert httpx.get(address(printed) + "/v1/sessions").status_code == 401
+        assert httpx.get(address(printed) + "/v1/sessions", timeout=PATIENCE_S).status_code == 401
 
 
 def test_a_busy_port_is_one_line_and_says_which_to_take(tmp_path: Path) -> None:
@@ -457,8 +460,8 @@ def test_two_serves_on_one_data_folder_share_the_database_until_the_last_ends(tm
     data = {"PLIMSOLL_DATA_DIR": str(tmp_path / "var")}
     with serving(other, **data) as (_, second):
         with serving(tmp_path, **data) as (_, first):
-            session = httpx.post(address(first) + "/v1/sessions", json={}).json()["id"]
-        assert httpx.get(f"{address(second)}/v1/sessions/{session}").status_code == 200
+            session = httpx.post(address(first) + "/v1/sessions", json={}, timeout=PATIENCE_S).json()["id"]
+        assert httpx.get(f"{address(second)}/v1/sessions/{session}", timeout=PATIENCE_S).status_code == 200
 
 
 def test_limits_of_a_tenant_are_set_listed_and_cleared(tmp_path: Path, database_url: str) -> None:

@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.api.conftest import PATIENCE_S
 from tests.commands.test_cli import address, serving
 
 _ANSWER = (
@@ -45,7 +46,7 @@ def clients_of_one_worker(pid: int, workers: int, url: str) -> Generator[tuple[h
     with ExitStack() as opened:
         of_worker: dict[int, httpx.Client] = {}
         for _ in range(workers + 1):
-            client = opened.enter_context(httpx.Client(base_url=url, timeout=60))
+            client = opened.enter_context(httpx.Client(base_url=url, timeout=PATIENCE_S))
             stream = client.get("/healthz").extensions["network_stream"]
             worker = worker_of(pid, stream.get_extra_info("client_addr")[1])
             if worker in of_worker:

@@ -16,6 +16,7 @@ from uuid_utils.compat import uuid7
 from app.db.sql import sql
 from app.domain.types import TenantId
 from app.services.keys import create_key
+from tests.api.conftest import PATIENCE_S
 from tests.commands import test_cli
 from tests.pooling import own_database
 from tests.providers.server import Answer, Play, Raw, Reset, Seen, Stream, serving
@@ -156,7 +157,7 @@ async def test_no_secret_is_in_any_log_error_metric_or_trim_log_whatever_breaks(
                 httpx.AsyncClient(
                     base_url=test_cli.address(printed),
                     headers={"authorization": f"Bearer {key}"},
-                    timeout=30,
+                    timeout=PATIENCE_S,
                     trust_env=False,
                 )
             )

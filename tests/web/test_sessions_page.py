@@ -12,7 +12,7 @@ from uuid_utils.compat import uuid7
 from app.db.database import Database
 from app.domain.types import TenantId
 from app.services.keys import create_key
-from tests.api.conftest import new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, new_session, serving, settings_for
 from tests.web.conftest import open_page
 from torture.databases import execute
 
@@ -157,7 +157,9 @@ async def test_a_key_signs_in_to_its_tenant_and_is_kept_nowhere_but_in_memory(
     anna, bert = [await _key(database_url, tenant) for tenant in ("anna", "bert")]
     with serving(settings_for(database_url)) as origin:
         for key in (anna, bert):
-            with httpx.Client(base_url=origin, headers={"Authorization": f"Bearer {key}"}, trust_env=False) as client:
+            with httpx.Client(
+                base_url=origin, headers={"Authorization": f"Bearer {key}"}, trust_env=False, timeout=PATIENCE_S
+            ) as client:
                 new_session(client, room_goal="of Anna" if key == anna else "of Bert")
         async with open_page(browser, origin) as (page, watch):
             watch.expected = ("status of 401",)
