@@ -64,7 +64,7 @@ def serving(folder: Path, *arguments: str, **settings: str) -> Generator[tuple[s
         yield process, printed
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=45)
+        process.communicate(timeout=PATIENCE_S)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def test_serve_from_nothing_prints_a_curl_line_that_answers_a_turn(tmp_path: Pat
     with serving(tmp_path) as (process, printed):
         assert httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S).status_code == 200
         curl = next(line for line in printed.splitlines() if line.startswith("curl"))
-        answer = subprocess.check_output(["sh", "-c", curl], text=True, timeout=30)
+        answer = subprocess.check_output(["sh", "-c", curl], text=True, timeout=PATIENCE_S)
         assert '"object":"chat.completion"' in answer
         of_turn, demo = httpx.get(f"{address(printed)}/v1/sessions", timeout=PATIENCE_S).json()["items"]
         assert demo["metadata"] == METADATA != of_turn["metadata"]
@@ -113,7 +113,7 @@ def test_a_log_on_a_full_disk_costs_no_connection(tmp_path: Path, database_url: 
     (tmp_path / "log").symlink_to("/dev/full")
     with (
         serving(tmp_path, DATABASE_URL=database_url) as (_, printed),
-        closing(HTTPConnection(address(printed).removeprefix("http://"), timeout=30)) as one_connection,
+        closing(HTTPConnection(address(printed).removeprefix("http://"), timeout=PATIENCE_S)) as one_connection,
     ):
         for _ in range(3):
             one_connection.request("GET", "/v1/models")
@@ -124,12 +124,13 @@ def test_a_log_on_a_full_disk_costs_no_connection(tmp_path: Path, database_url: 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without a full disk to write to")
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_welcome_that_cannot_be_printed_ends_no_service(tmp_path: Path, database_url: str, workers: str) -> None:
+    host = "127.0.0.3"  # where no other test takes the port that was free
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind((host, 0))
         port = taken.getsockname()[1]
     with open("/dev/full", "w") as full, (tmp_path / "log").open("w") as log:  # noqa: PTH123
         process = subprocess.Popen(
-            [*PLIMSOLL, "serve", "--port", str(port), "--workers", workers],
+            [*PLIMSOLL, "serve", "--host", host, "--port", str(port), "--workers", workers],
             cwd=tmp_path,
             env=environment(DATABASE_URL=database_url, XDG_DATA_HOME=str(tmp_path)),
             stdout=full,
@@ -140,12 +141,12 @@ def test_a_welcome_that_cannot_be_printed_ends_no_service(tmp_path: Path, databa
         while answer is None:
             assert process.poll() is None, (tmp_path / "log").read_text()
             with suppress(httpx.ConnectError):  # it does not listen yet
-                answer = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=PATIENCE_S)
+                answer = httpx.get(f"http://{host}:{port}/readyz", timeout=PATIENCE_S)
             time.sleep(0.05)
         assert answer.status_code == 200
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=45)
+        process.wait(timeout=PATIENCE_S)
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
@@ -165,7 +166,7 @@ def test_ctrl_c_in_the_terminal_and_closing_it_drain_and_then_stop_the_database(
     with inherits_at_hangup(signal.SIG_DFL), serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
         assert httpx.get(address(printed) + "/healthz", timeout=PATIENCE_S).status_code == 200
         process.send_signal(sent)
-        process.wait(timeout=30)
+        process.wait(timeout=PATIENCE_S)
         assert process.returncode == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
 
@@ -192,7 +193,7 @@ def test_at_sigterm_balancers_know_at_once_and_requests_are_served_until_the_del
             assert time.monotonic() < deadline
         assert (ready.status_code, ready.json()["status"]) == (503, "draining")
         assert httpx.post(url + "/v1/sessions", json={}, timeout=PATIENCE_S).status_code == 201
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
@@ -236,7 +237,7 @@ def test_workers_end_when_the_process_that_started_them_was_killed(tmp_path: Pat
         assert port is not None
         assert httpx.get(address(printed) + "/healthz", timeout=PATIENCE_S).status_code == 200
         process.kill()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while _answers(port):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -249,6 +250,10 @@ def test_a_worker_that_cannot_be_replaced_ends_all_with_an_error(tmp_path: Path,
     with serving(tmp_path, "--workers", "2", **settings) as (process, _):
         catalogue.write_text("default = ")
         os.kill(_workers_of(process)[0], signal.SIGKILL)
+        deadline = time.monotonic() + PATIENCE_S
+        while "Application startup failed" not in (tmp_path / "log").read_text():
+            assert time.monotonic() < deadline, "it was not replaced"
+            time.sleep(0.05)
         assert process.wait(timeout=25) == 2  # sooner than a worker's silence would be noticed
     assert "plimsoll: the application did not start" in (tmp_path / "log").read_text()
 
@@ -261,7 +266,7 @@ def test_while_turns_end_after_sigterm_connections_are_refused_and_do_not_wait(
             'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\n'
             f'base_url = "http://127.0.0.1:{silent.getsockname()[1]}/v1"\n'
         )
-        settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml", "PLIMSOLL_DRAIN_S": "8"}
+        settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml", "PLIMSOLL_DRAIN_S": str(PATIENCE_S)}
         with serving(tmp_path, "--workers", "2", **settings) as (process, printed):
             session = httpx.post(address(printed) + "/v1/sessions", json={}, timeout=PATIENCE_S).json()["id"]
             turns, body = f"{address(printed)}/v1/sessions/{session}/turns", {"content": "hello", "stream": True}
@@ -273,7 +278,8 @@ def test_while_turns_end_after_sigterm_connections_are_refused_and_do_not_wait(
             while _answers(port):
                 time.sleep(0.01)
             assert _workers_of(process)  # the turn still runs
-            assert process.wait(timeout=45) == 0
+            silent.close()
+            assert process.wait(timeout=PATIENCE_S) == 0
 
 
 def _workers_of(process: subprocess.Popen[str]) -> list[int]:
@@ -430,7 +436,9 @@ def test_a_schema_of_a_later_release_is_not_migrated_and_the_other_commands_work
     tmp_path: Path, database_url: str
 ) -> None:
     change = "UPDATE alembic_version SET version_num = 'later'"
-    subprocess.run([sys.executable, "-c", _EXECUTE, database_url, change], env=environment(), check=True, timeout=30)
+    subprocess.run(
+        [sys.executable, "-c", _EXECUTE, database_url, change], env=environment(), check=True, timeout=PATIENCE_S
+    )
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return plimsoll(tmp_path, *arguments, DATABASE_URL=database_url)

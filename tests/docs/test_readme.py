@@ -56,7 +56,7 @@ def serving(checkout: Path, commands: str, **settings: str) -> Generator[str]:
         yield "".join(printed)
     finally:
         os.killpg(process.pid, signal.SIGINT)
-        process.communicate(timeout=45)
+        process.communicate(timeout=PATIENCE_S)
 
 
 def address(printed: str) -> str:
