@@ -38,7 +38,7 @@ def counted(client: httpx.Client) -> Counter[str]:
 def test_every_problem_is_counted_once_and_an_answer_is_none(database_url: str, tmp_path: Path) -> None:
     with threaded_serving(sse(chunk({"content": "Half an answer."}), _OVERLOADED, cut=True)) as model:
         (tmp_path / "models.toml").write_text(
-            'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 4096\ntimeout_s = 5\n'
+            'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 4096\ntimeout_s = 60\n'
             f'base_url = "{model.base_url}"\n'
         )
         app = create_app(settings_for(database_url, models_file=tmp_path / "models.toml"))

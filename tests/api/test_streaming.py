@@ -52,7 +52,7 @@ def streaming_service(
     """A service whose only model is the scripted server."""
     models = tmp_path / "models.toml"
     models.write_text(
-        'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 4096\ntimeout_s = 5\n'
+        'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 4096\ntimeout_s = 60\n'
         f'base_url = "{model.base_url}"\n'
     )
     with (

@@ -74,7 +74,7 @@ def watched_service(
         models.write_text(
             'default = "main"\n'
             + "".join(
-                f'[models.{alias}]\nprovider = "openai"\nmodel = "m"\ncontext_window = 131072\ntimeout_s = 2\n'
+                f'[models.{alias}]\nprovider = "openai"\nmodel = "m"\ncontext_window = 131072\ntimeout_s = 60\n'
                 f'base_url = "{server.base_url}"\napi_key_env = "KEY_{alias.upper()}"\n'
                 + ('fallbacks = ["backup"]\n' if alias == "main" and "backup" in script else "")
                 for alias, server in servers.items()
