@@ -135,7 +135,7 @@ def busy(client: httpx.Client) -> Generator[str]:
 
     thread = threading.Thread(target=talk)
     thread.start()
-    assert posted.wait(10)
+    assert posted.wait(PATIENCE_S)
     try:
         yield session_id
     finally:
