@@ -26,7 +26,7 @@ from app.services.limits import set_limits
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from migrations import drift
-from tests.api.conftest import serving, settings_for
+from tests.api.conftest import PATIENCE_S, serving, settings_for
 from tests.commands.test_cli import OURS
 from tests.docs.pages import ROOT, blocks
 from tests.services.service import service
@@ -76,7 +76,7 @@ def client_of(database_url: str, key: str) -> Generator[httpx.Client]:
     with (
         serving(settings_for(database_url, turn_lease_s=LEASE_S)) as address,
         httpx.Client(
-            base_url=address, headers={"authorization": f"Bearer {key}"}, timeout=30, trust_env=False
+            base_url=address, headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE_S, trust_env=False
         ) as client,
     ):
         yield client
@@ -135,7 +135,7 @@ def busy(client: httpx.Client) -> Generator[str]:
 
     thread = threading.Thread(target=talk)
     thread.start()
-    assert posted.wait(10)
+    assert posted.wait(PATIENCE_S)
     try:
         yield session_id
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.api.conftest import PATIENCE_S
 from tests.commands.test_cli import address, serving
 
 _WITHIN_S = 60.0  # less than a second on an idle machine; this one may be busy
@@ -32,7 +33,7 @@ def until(holds: Callable[[], bool]) -> None:
 def restarts(url: str) -> str:
     """As whichever worker takes a new connection says it."""
     found = re.search(
-        r"^embedded_database_restarts_total (\S+)", httpx.get(f"{url}/metrics", timeout=30).text, re.MULTILINE
+        r"^embedded_database_restarts_total (\S+)", httpx.get(f"{url}/metrics", timeout=PATIENCE_S).text, re.MULTILINE
     )
     assert found is not None
     return found[1]
@@ -44,7 +45,7 @@ def test_a_killed_database_is_back_with_what_was_acknowledged_and_every_worker_c
 ) -> None:
     with serving(tmp_path, "--workers", workers) as (process, printed):
         url = address(printed)
-        with httpx.Client(base_url=url, timeout=30) as client:
+        with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
             session = client.post("/v1/sessions", json={}).json()["id"]
             turns = f"/v1/sessions/{session}/turns"
             assert client.post(turns, json={"content": "before"}).status_code == 201
@@ -69,7 +70,7 @@ def test_a_database_that_stays_away_ends_the_process_with_one_sentence_and_an_ex
 ) -> None:
     settings = {"PLIMSOLL_EMBEDDED_RESTART_S": "1"}
     with serving(tmp_path, "--workers", workers, **settings) as (process, printed):
-        assert httpx.get(address(printed) + "/readyz", timeout=30).status_code == 200
+        assert httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S).status_code == 200
         (tmp_path / "plimsoll" / "postgres" / "data" / "PG_VERSION").unlink()
         kill_postmaster(tmp_path)
         assert process.wait(_WITHIN_S) == 2

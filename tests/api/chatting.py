@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import openai
 
-from tests.api.conftest import NO_TLS, serving, settings_for
+from tests.api.conftest import NO_TLS, PATIENCE_S, serving, settings_for
 from tests.providers.playing import ThreadedServer, threaded_serving
 from tests.providers.server import Answer, Play, Seen
 
@@ -66,7 +66,7 @@ def chat_service(
         headers = {"authorization": f"Bearer {key}"}
         with (
             serving(settings_for(database_url, models_file=models, **changes)) as address,
-            httpx.Client(base_url=address, timeout=30, trust_env=False, verify=NO_TLS, headers=headers) as http,
+            httpx.Client(base_url=address, timeout=PATIENCE_S, trust_env=False, verify=NO_TLS, headers=headers) as http,
             openai_at(address, key) as client,
         ):
             yield Chat(address, client, http, model)

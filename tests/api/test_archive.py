@@ -15,7 +15,7 @@ import pytest
 from app.api.routes.sessions import file_chunks, spooled
 from app.domain.types import TenantId
 from app.services.process_state import Allowance, HeldBytes
-from tests.api.conftest import as_sent, assert_problem, new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, as_sent, assert_problem, new_session, serving, settings_for
 from tests.api.test_forks import post_turn, turns_of
 from torture.databases import execute
 
@@ -107,7 +107,7 @@ async def test_others_are_served_while_a_large_document_is_written_and_while_it_
 def test_a_tenant_whose_exports_are_not_read_gets_no_more_of_them_until_they_are(database_url: str) -> None:
     messages = [{"role": role, "content": "x" * 100_000} for _ in range(70) for role in ("user", "assistant")]
     settings = settings_for(database_url, max_exports_bytes=64 * 1024 * 1024)
-    with serving(settings) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with serving(settings) as address, httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
         path = f"/v1/sessions/{client.post(IMPORT, json={'messages': messages}).json()['id']}/export"
         with client.stream("GET", path) as unread:
             assert unread.status_code == 200
@@ -209,7 +209,7 @@ def test_every_member_of_an_export_put_wrong_is_a_422_and_nothing_is_stored(clie
 
 def test_an_import_has_a_cap_of_its_own_and_other_bodies_keep_theirs(database_url: str) -> None:
     settings = settings_for(database_url, max_body_bytes=64 * 1024, max_import_bytes=512 * 1024)
-    with serving(settings) as url, httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
+    with serving(settings) as url, httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
         words = {"messages": [{"role": "user", "content": "word " * 50_000}]}
         assert client.post(IMPORT, json=words).status_code == 201
         problem = assert_problem(client.post("/v1/sessions", json={"room_goal": "x" * 100_000}), 413, "body_too_large")

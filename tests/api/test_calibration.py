@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.conftest import new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, new_session, serving, settings_for
 from tests.providers.playing import threaded_serving
 from tests.services.test_model_faults import strict_window
 
@@ -23,7 +23,7 @@ def test_the_correction_of_estimates_is_in_the_audit_the_metrics_and_the_list_of
         )
         with (
             serving(settings_for(database_url, models_file=models)) as address,
-            httpx.Client(base_url=address, timeout=30, trust_env=False) as client,
+            httpx.Client(base_url=address, timeout=PATIENCE_S, trust_env=False) as client,
         ):
             assert client.get("/v1/models").json()["items"][0]["calibration_ratio"] == 1.0
             session = new_session(client)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.api.chatting import TOOLS, chat_service, say
-from tests.api.conftest import as_sent, assert_problem, new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, as_sent, assert_problem, new_session, serving, settings_for
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -156,7 +156,7 @@ def test_a_request_that_can_never_work_leaves_no_fork(database_url: str, tmp_pat
         '[models.real]\nprovider = "openai"\nmodel = "gpt-5-mini"\nbase_url = "http://127.0.0.1:1/v1"\n'
     )
     settings = settings_for(database_url, models_file=catalogue)
-    with serving(settings) as url, httpx.Client(base_url=url, trust_env=False) as client:
+    with serving(settings) as url, httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
         source = new_session(client)
         last = post_turn(client, source, "One")
         body = {"model_alias": "real", "recorded_reply": {"content": "b"}}

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.api.chatting import chat_service
+from tests.api.conftest import PATIENCE_S
 from tests.providers.server import Answer, Play, Reset, Stream
 
 _WINDOWS_BYTES = 1024 * 1024
@@ -93,7 +94,7 @@ def test_a_turn_that_is_cancelled_frees_what_it_read(database_url: str, tmp_path
     silent = Stream([_PIECE], "open")
     with (
         chat_service(database_url, tmp_path, silent, window=400_000, **changes) as chat,
-        httpx.Client(base_url=chat.address, timeout=30, trust_env=False) as streaming,
+        httpx.Client(base_url=chat.address, timeout=PATIENCE_S, trust_env=False) as streaming,
     ):
         session = f"/v1/sessions/{imported(chat.http, 10)}"
         body = {"content": "Hello", "stream": True}

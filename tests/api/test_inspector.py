@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app.api.routes.inspector import FOLDER, InspectorFiles
-from tests.api.conftest import assert_problem, serving, settings_for
+from tests.api.conftest import PATIENCE_S, assert_problem, serving, settings_for
 from tests.api.test_auth import client_of, make_key
 
 POLICY = (
@@ -84,7 +84,7 @@ def test_the_page_needs_no_key_and_the_data_behind_it_does(database_url: str) ->
 
 
 def test_a_path_that_climbs_out_is_no_file(address: str) -> None:
-    with httpx.Client(base_url=address) as client:
+    with httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
         for path in ("/ui/%2e%2e/main.py", "/ui/..%2fmain.py", "/ui//etc/passwd"):
             assert client.get(path).status_code == 404, path
 

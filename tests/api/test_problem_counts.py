@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.api.connections import Connection, Connections
 from app.api.problems import KINDS
 from app.main import create_app
-from tests.api.conftest import new_session, running, settings_for
+from tests.api.conftest import PATIENCE_S, new_session, running, settings_for
 from tests.api.test_streaming import chunk, sse
 from tests.providers.playing import threaded_serving
 
@@ -38,14 +38,14 @@ def counted(client: httpx.Client) -> Counter[str]:
 def test_every_problem_is_counted_once_and_an_answer_is_none(database_url: str, tmp_path: Path) -> None:
     with threaded_serving(sse(chunk({"content": "Half an answer."}), _OVERLOADED, cut=True)) as model:
         (tmp_path / "models.toml").write_text(
-            'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 4096\ntimeout_s = 5\n'
+            'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 4096\ntimeout_s = 60\n'
             f'base_url = "{model.base_url}"\n'
         )
         app = create_app(settings_for(database_url, models_file=tmp_path / "models.toml"))
         http = cast(Any, partial(Connection, Connections(100, 100)))
         with (
             running(uvicorn.Config(app, port=0, http=http, log_config=None, lifespan="on")) as port,
-            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client,
+            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S, trust_env=False) as client,
         ):
             before = counted(client)
             assert before.keys() == KINDS.keys(), "a rate sees a first problem only if its series was there before"

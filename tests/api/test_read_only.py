@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from migrations.drift import with_database
-from tests.api.conftest import new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, new_session, serving, settings_for
 from tests.pooling import behind_pooler
 from torture.databases import citus_servers, execute
 
@@ -40,7 +40,7 @@ def post(client: httpx.Client, session: str) -> httpx.Response:
 def test_a_database_that_refuses_to_write_is_503_not_ready_and_recovered_from(
     postgres_server: str, database_url: str
 ) -> None:
-    with serving(settings_for(database_url)) as url, httpx.Client(base_url=url, timeout=30) as client:
+    with serving(settings_for(database_url)) as url, httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         session = new_session(client)
         assert client.get("/readyz").status_code == 200
         with read_only(postgres_server, database_url):
@@ -87,7 +87,7 @@ def test_refusals_of_the_database_are_a_503_that_says_why(
     would say it."""
     own = with_database(postgres_server, urlsplit(database_url).path[1:])
     raises = f"BEGIN RAISE EXCEPTION 'in need' USING ERRCODE = '{error}'; END"
-    with serving(settings_for(database_url)) as url, httpx.Client(base_url=url, timeout=30) as client:
+    with serving(settings_for(database_url)) as url, httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         session = new_session(client)
         run(own, f"CREATE FUNCTION in_need() RETURNS trigger LANGUAGE plpgsql AS $$ {raises} $$")
         run(own, "CREATE TRIGGER in_need BEFORE INSERT ON turns EXECUTE FUNCTION in_need()")

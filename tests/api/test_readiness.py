@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.api.conftest import new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, new_session, serving, settings_for
 from tests.pooling import own_connection, past_pooler
 from torture.databases import execute
 
@@ -43,7 +43,7 @@ def test_a_migration_leaves_the_replicas_of_the_version_before_ready_but_not_tho
 ) -> None:
     with (
         serving(settings_for(database_url)) as url,
-        httpx.Client(base_url=url, timeout=30) as client,
+        httpx.Client(base_url=url, timeout=PATIENCE_S) as client,
         at_version(database_url, version),
     ):
         session = new_session(client)
@@ -59,7 +59,7 @@ def test_a_replica_whose_database_user_may_not_store_turns_is_not_ready(database
     user = urlunsplit(parts._replace(netloc=f"{name}@{parts.netloc.rpartition('@')[2]}"))
     asyncio.run(execute(database_url, f"CREATE ROLE {name} LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO {name}"))
     try:
-        with serving(settings_for(user)) as url, httpx.Client(base_url=url, timeout=30) as client:
+        with serving(settings_for(user)) as url, httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
             assert client.get("/readyz").status_code == 200
             asyncio.run(execute(database_url, f"REVOKE {right} FROM {name}"))
             answer = client.get("/readyz")

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.db.migrate import downgrade
-from tests.api.conftest import assert_problem, new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, assert_problem, new_session, serving, settings_for
 from torture.databases import citus_servers
 
 _WORDS = "The job compares ledger rows with bank lines. " * 20
@@ -16,13 +16,19 @@ _WORDS = "The job compares ledger rows with bank lines. " * 20
 
 @pytest.mark.skipif(citus_servers() is not None, reason="a cluster's database is used by other tests afterwards")
 def test_what_needs_a_column_that_is_not_there_yet_asks_for_the_migrations(database_url: str) -> None:
-    with serving(settings_for(database_url)) as url, httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+    with (
+        serving(settings_for(database_url)) as url,
+        httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False) as client,
+    ):
         path = f"/v1/sessions/{new_session(client)}"
         turns = [client.post(f"{path}/turns", json={"content": f"{number}. {_WORDS}"}).json() for number in range(6)]
         turn = f"{path}/turns/{turns[-1]['turn']['id']}"
         summary = f"{path}/summaries/{client.post(f'{path}/summaries').json()['id']}"
     asyncio.run(downgrade(database_url, "2026_11_23_message_speakers"))
-    with serving(settings_for(database_url)) as url, httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+    with (
+        serving(settings_for(database_url)) as url,
+        httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False) as client,
+    ):
         for method, address in (
             ("GET", f"{turn}/audit"),
             ("GET", f"{turn}/prompt"),

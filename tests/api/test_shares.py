@@ -24,7 +24,7 @@ from app.api.direct_route import AppState
 from app.core.config import Settings
 from app.core.fairness import tenant_at_work
 from app.main import create_app
-from tests.api.conftest import assert_problem, new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, assert_problem, new_session, serving, settings_for
 from tests.api.test_auth import client_of, make_key
 from tests.api.test_events import STREAM, hearing
 from tests.pooling import own_connection
@@ -44,7 +44,9 @@ class Neighbours:
 
     def client(self, key: str) -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {key}"}
-        return httpx.AsyncClient(base_url=self.address, headers=headers, timeout=60, limits=AT_ONCE, trust_env=False)
+        return httpx.AsyncClient(
+            base_url=self.address, headers=headers, timeout=PATIENCE_S, limits=AT_ONCE, trust_env=False
+        )
 
 
 Serving = Callable[..., AbstractContextManager[Neighbours]]

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import assert_problem, new_session, serving, settings_for, until_heard
+from tests.api.conftest import PATIENCE_S, assert_problem, new_session, serving, settings_for, until_heard
 from tests.providers.playing import ThreadedServer, threaded_serving
 from tests.providers.server import Answer, Seen
 
@@ -52,12 +52,12 @@ def streaming_service(
     """A service whose only model is the scripted server."""
     models = tmp_path / "models.toml"
     models.write_text(
-        'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 4096\ntimeout_s = 5\n'
+        'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 4096\ntimeout_s = 60\n'
         f'base_url = "{model.base_url}"\n'
     )
     with (
         serving(settings_for(database_url, models_file=models, **changes)) as address,
-        httpx.Client(base_url=address, timeout=30, trust_env=False) as client,
+        httpx.Client(base_url=address, timeout=PATIENCE_S, trust_env=False) as client,
     ):
         yield client
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.conftest import assert_problem, new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, assert_problem, new_session, serving, settings_for
 
 REGIONS = {"system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"}
 
@@ -108,7 +108,7 @@ def test_only_an_offline_model_takes_a_recorded_reply(database_url: str, tmp_pat
         '[instructions.modes]\nresearch = "Dig."\n'
     )
     settings = settings_for(database_url, models_file=catalogue)
-    with serving(settings) as url, httpx.Client(base_url=url, trust_env=False) as client:
+    with serving(settings) as url, httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
         body = {"content": "a", "recorded_reply": {"content": "b"}}
         path = f"/v1/sessions/{new_session(client, model_alias='real')}/turns"
         problem = assert_problem(client.post(path, json=body), 422, "invalid_request")

@@ -14,7 +14,7 @@ from bench import filling
 from bench.cases import plain_case
 from bench.conversation import Conversation
 from bench.tokens import fill_tiktoken_cache
-from tests.api.conftest import new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, new_session, serving, settings_for
 
 
 @pytest.mark.filterwarnings("ignore:open_binary is deprecated")  # by bpe_openai, when it is imported
@@ -25,7 +25,7 @@ async def test_a_moved_summary_shortens_the_window_of_a_session_that_the_service
     fill_tiktoken_cache(tmp_path)
     case, raw_turns = plain_case(20), 5
     connection = await cast(Any, asyncpg).connect(database_url)
-    with serving(settings_for(database_url)) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serving(settings_for(database_url)) as address, httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
 
         def messages_sent(session_id: str) -> int:
             answer = client.post(f"/v1/sessions/{session_id}/turns", json={"content": "And then?"})

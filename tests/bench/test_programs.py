@@ -12,6 +12,7 @@ import pytest
 
 from bench import programs
 from bench.cpu import cpu_seconds, postmaster_pid
+from tests.api.conftest import PATIENCE_S
 
 
 async def until_listening(port: int) -> None:
@@ -33,7 +34,7 @@ async def test_the_mock_provider_answers_on_one_connection_with_usage_and_a_text
     port = programs.free_port()
     async with programs.mock_provider(port, 0.0, tmp_path):
         await until_listening(port)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/v1/") as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/v1/", timeout=PATIENCE_S) as client:
             body = {"model": "m", "messages": [{"role": "user", "content": "hello" + "x" * padding}]}
             answers = [(await client.post("chat/completions", json=body)).json() for _ in range(2)]
     texts = [answer["choices"][0]["message"]["content"] for answer in answers]

@@ -74,7 +74,7 @@ def models_file(folder: Path, base_url: str) -> str:
     """A catalogue with one model at this address, and its path."""
     path = folder / "models.toml"
     path.write_text(
-        'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 8192\ntimeout_s = 5\n'
+        'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 8192\ntimeout_s = 60\n'
         f'base_url = "{base_url}"\n'
     )
     return str(path)

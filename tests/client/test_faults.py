@@ -38,8 +38,8 @@ from plimsoll_sdk.errors import (
     problem_of,
 )
 from plimsoll_sdk.models import Turn
+from tests.api.conftest import PATIENCE_S, settings_for
 from tests.api.conftest import serving as service_at
-from tests.api.conftest import settings_for
 from tests.api.test_auth import make_key
 from tests.api.test_streaming import chunk, sse
 from tests.client.clients import ALL, BOTH, Kind, Talker, completion, models_file, talker, turns_of
@@ -148,7 +148,7 @@ async def test_a_stream_that_is_left_is_closed_at_once_and_not_by_the_garbage_co
 async def test_a_turn_has_ended_with_its_last_event_also_where_the_connection_stays_open(
     address: str, kind: Kind
 ) -> None:
-    async with httpx.AsyncClient(base_url=address) as http:
+    async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as http:
         session = (await http.post("/v1/sessions", json={})).json()["id"]
         body = {"content": "Hello", "stream": True}
         events = (await http.post(f"/v1/sessions/{session}/turns", json=body)).content

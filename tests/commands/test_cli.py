@@ -22,6 +22,7 @@ import app
 import plimsoll_sdk
 from migrations.drift import with_database
 from plimsoll_demo.first_session import METADATA
+from tests.api.conftest import PATIENCE_S
 from tests.commands.running import run_command
 from tests.db.test_migrations import execute, tables
 from tests.pooling import pooler_settings
@@ -63,7 +64,7 @@ def serving(folder: Path, *arguments: str, **settings: str) -> Generator[tuple[s
         yield process, printed
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=45)
+        process.communicate(timeout=PATIENCE_S)
 
 
 @contextmanager
@@ -96,11 +97,11 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
 def test_serve_from_nothing_prints_a_curl_line_that_answers_a_turn(tmp_path: Path) -> None:
     """Embedded Postgres, its migration, the address, the line, and an end that leaves nothing running."""
     with serving(tmp_path) as (process, printed):
-        assert httpx.get(address(printed) + "/readyz").status_code == 200
+        assert httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S).status_code == 200
         curl = next(line for line in printed.splitlines() if line.startswith("curl"))
-        answer = subprocess.check_output(["sh", "-c", curl], text=True, timeout=30)
+        answer = subprocess.check_output(["sh", "-c", curl], text=True, timeout=PATIENCE_S)
         assert '"object":"chat.completion"' in answer
-        of_turn, demo = httpx.get(f"{address(printed)}/v1/sessions").json()["items"]
+        of_turn, demo = httpx.get(f"{address(printed)}/v1/sessions", timeout=PATIENCE_S).json()["items"]
         assert demo["metadata"] == METADATA != of_turn["metadata"]
         assert f"(data: {tmp_path / 'plimsoll'})" in printed
     assert process.returncode == 0
@@ -112,7 +113,7 @@ def test_a_log_on_a_full_disk_costs_no_connection(tmp_path: Path, database_url: 
     (tmp_path / "log").symlink_to("/dev/full")
     with (
         serving(tmp_path, DATABASE_URL=database_url) as (_, printed),
-        closing(HTTPConnection(address(printed).removeprefix("http://"), timeout=30)) as one_connection,
+        closing(HTTPConnection(address(printed).removeprefix("http://"), timeout=PATIENCE_S)) as one_connection,
     ):
         for _ in range(3):
             one_connection.request("GET", "/v1/models")
@@ -123,12 +124,13 @@ def test_a_log_on_a_full_disk_costs_no_connection(tmp_path: Path, database_url: 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without a full disk to write to")
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_welcome_that_cannot_be_printed_ends_no_service(tmp_path: Path, database_url: str, workers: str) -> None:
+    host = "127.0.0.3"  # where no other test takes the port that was free
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind((host, 0))
         port = taken.getsockname()[1]
     with open("/dev/full", "w") as full, (tmp_path / "log").open("w") as log:  # noqa: PTH123
         process = subprocess.Popen(
-            [*PLIMSOLL, "serve", "--port", str(port), "--workers", workers],
+            [*PLIMSOLL, "serve", "--host", host, "--port", str(port), "--workers", workers],
             cwd=tmp_path,
             env=environment(DATABASE_URL=database_url, XDG_DATA_HOME=str(tmp_path)),
             stdout=full,
@@ -139,12 +141,12 @@ def test_a_welcome_that_cannot_be_printed_ends_no_service(tmp_path: Path, databa
         while answer is None:
             assert process.poll() is None, (tmp_path / "log").read_text()
             with suppress(httpx.ConnectError):  # it does not listen yet
-                answer = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60)
+                answer = httpx.get(f"http://{host}:{port}/readyz", timeout=PATIENCE_S)
             time.sleep(0.05)
         assert answer.status_code == 200
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=45)
+        process.wait(timeout=PATIENCE_S)
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
@@ -152,7 +154,7 @@ def test_data_of_an_earlier_version_below_the_folder_are_found(tmp_path: Path) -
     (tmp_path / "var" / "postgres").mkdir(parents=True, mode=0o700)
     with serving(tmp_path, PLIMSOLL_DEMO="false") as (_, printed):
         assert f"(data: {tmp_path / 'var'})" in printed
-        assert httpx.get(f"{address(printed)}/v1/sessions").json()["items"] == []
+        assert httpx.get(f"{address(printed)}/v1/sessions", timeout=PATIENCE_S).json()["items"] == []
     assert (tmp_path / "var" / "postgres" / "data").is_dir()
     assert not (tmp_path / "plimsoll").exists()
 
@@ -162,9 +164,9 @@ def test_ctrl_c_in_the_terminal_and_closing_it_drain_and_then_stop_the_database(
     tmp_path: Path, database_url: str, sent: signal.Signals
 ) -> None:
     with inherits_at_hangup(signal.SIG_DFL), serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
-        assert httpx.get(address(printed) + "/healthz").status_code == 200
+        assert httpx.get(address(printed) + "/healthz", timeout=PATIENCE_S).status_code == 200
         process.send_signal(sent)
-        process.wait(timeout=30)
+        process.wait(timeout=PATIENCE_S)
         assert process.returncode == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
 
@@ -173,7 +175,7 @@ def test_under_nohup_a_closed_terminal_changes_nothing(tmp_path: Path, database_
     with inherits_at_hangup(signal.SIG_IGN), serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
         process.send_signal(signal.SIGHUP)
         time.sleep(1)
-        assert httpx.get(address(printed) + "/readyz").status_code == 200
+        assert httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S).status_code == 200
     assert process.returncode == 0
 
 
@@ -184,25 +186,25 @@ def test_at_sigterm_balancers_know_at_once_and_requests_are_served_until_the_del
     settings = {"DATABASE_URL": database_url, "PLIMSOLL_SHUTDOWN_DELAY_S": "8"}
     with serving(tmp_path, "--workers", workers, **settings) as (process, printed):
         url = address(printed)
-        assert httpx.get(url + "/readyz").status_code == 200
+        assert httpx.get(url + "/readyz", timeout=PATIENCE_S).status_code == 200
         process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + 6  # several workers hear of it from the process that started them
-        while (ready := httpx.get(url + "/readyz")).status_code == 200:
+        while (ready := httpx.get(url + "/readyz", timeout=PATIENCE_S)).status_code == 200:
             assert time.monotonic() < deadline
         assert (ready.status_code, ready.json()["status"]) == (503, "draining")
-        assert httpx.post(url + "/v1/sessions", json={}).status_code == 201
-        assert process.wait(timeout=30) == 0
+        assert httpx.post(url + "/v1/sessions", json={}, timeout=PATIENCE_S).status_code == 201
+        assert process.wait(timeout=PATIENCE_S) == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def test_several_workers_share_one_address_one_database_and_their_metrics(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as (process, printed):
-        with httpx.Client(base_url=address(printed), timeout=30) as client:
+        with httpx.Client(base_url=address(printed), timeout=PATIENCE_S) as client:
             for _ in range(4):
                 session = client.post("/v1/sessions", json={}).json()["id"]
                 made = client.post(f"/v1/sessions/{session}/turns", json={"content": "hello"})
                 assert made.status_code == 201
-        metrics = [httpx.get(address(printed) + "/metrics").text for _ in range(4)]
+        metrics = [httpx.get(address(printed) + "/metrics", timeout=PATIENCE_S).text for _ in range(4)]
         folders = list((tmp_path / "plimsoll" / "metrics").iterdir())
         assert [len(list(folder.glob("*.db"))) > 0 for folder in folders] == [True]
     assert [re.findall(r"^prompt_tokens_per_turn_count (\S+)", text, re.MULTILINE) for text in metrics] == [["4.0"]] * 4
@@ -217,12 +219,14 @@ def test_the_same_port_at_another_address_has_metrics_of_its_own(tmp_path: Path,
     second.mkdir()
     shared = {"DATABASE_URL": database_url, "PLIMSOLL_DATA_DIR": str(tmp_path / "data")}
     with serving(first, "--workers", "2", **shared) as (_, printed):
-        with httpx.Client(base_url=address(printed), timeout=30) as client:
+        with httpx.Client(base_url=address(printed), timeout=PATIENCE_S) as client:
             session = client.post("/v1/sessions", json={}).json()["id"]
             assert client.post(f"/v1/sessions/{session}/turns", json={"content": "hello"}).status_code == 201
         again = ("--workers", "2", "--host", "127.0.0.2", "--port", str(httpx.URL(address(printed)).port))
         with serving(second, *again, **shared) as (_, other):
-            counts = [httpx.get(f"{each}/metrics", timeout=30).text for each in (address(printed), address(other))]
+            counts = [
+                httpx.get(f"{each}/metrics", timeout=PATIENCE_S).text for each in (address(printed), address(other))
+            ]
             found = [re.findall(r"^prompt_tokens_per_turn_count (\S+)", text, re.MULTILINE) for text in counts]
             assert found == [["1.0"], ["0.0"]]
 
@@ -231,9 +235,9 @@ def test_workers_end_when_the_process_that_started_them_was_killed(tmp_path: Pat
     with serving(tmp_path, "--workers", "2", DATABASE_URL=database_url) as (process, printed):
         port = httpx.URL(address(printed)).port
         assert port is not None
-        assert httpx.get(address(printed) + "/healthz", timeout=30).status_code == 200
+        assert httpx.get(address(printed) + "/healthz", timeout=PATIENCE_S).status_code == 200
         process.kill()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while _answers(port):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -246,6 +250,10 @@ def test_a_worker_that_cannot_be_replaced_ends_all_with_an_error(tmp_path: Path,
     with serving(tmp_path, "--workers", "2", **settings) as (process, _):
         catalogue.write_text("default = ")
         os.kill(_workers_of(process)[0], signal.SIGKILL)
+        deadline = time.monotonic() + PATIENCE_S
+        while "Application startup failed" not in (tmp_path / "log").read_text():
+            assert time.monotonic() < deadline, "it was not replaced"
+            time.sleep(0.05)
         assert process.wait(timeout=25) == 2  # sooner than a worker's silence would be noticed
     assert "plimsoll: the application did not start" in (tmp_path / "log").read_text()
 
@@ -258,11 +266,11 @@ def test_while_turns_end_after_sigterm_connections_are_refused_and_do_not_wait(
             'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\n'
             f'base_url = "http://127.0.0.1:{silent.getsockname()[1]}/v1"\n'
         )
-        settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml", "PLIMSOLL_DRAIN_S": "8"}
+        settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml", "PLIMSOLL_DRAIN_S": str(PATIENCE_S)}
         with serving(tmp_path, "--workers", "2", **settings) as (process, printed):
-            session = httpx.post(address(printed) + "/v1/sessions", json={}, timeout=30).json()["id"]
+            session = httpx.post(address(printed) + "/v1/sessions", json={}, timeout=PATIENCE_S).json()["id"]
             turns, body = f"{address(printed)}/v1/sessions/{session}/turns", {"content": "hello", "stream": True}
-            with httpx.stream("POST", turns, json=body, timeout=30) as stream:
+            with httpx.stream("POST", turns, json=body, timeout=PATIENCE_S) as stream:
                 assert next(stream.iter_lines()) == "event: turn.created"
             port = httpx.URL(address(printed)).port
             assert port is not None
@@ -270,7 +278,8 @@ def test_while_turns_end_after_sigterm_connections_are_refused_and_do_not_wait(
             while _answers(port):
                 time.sleep(0.01)
             assert _workers_of(process)  # the turn still runs
-            assert process.wait(timeout=45) == 0
+            silent.close()
+            assert process.wait(timeout=PATIENCE_S) == 0
 
 
 def _workers_of(process: subprocess.Popen[str]) -> list[int]:
@@ -285,10 +294,10 @@ def _answers(port: int) -> bool:
 
 def test_a_given_database_is_not_migrated_by_serve_and_readyz_says_so(tmp_path: Path, empty_database_url: str) -> None:
     with serving(tmp_path, DATABASE_URL=empty_database_url) as (_, printed):
-        answer = httpx.get(address(printed) + "/readyz")
+        answer = httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S)
         assert (answer.status_code, answer.json()["migrations"]) == (503, "empty")
         assert plimsoll(tmp_path, "migrate", DATABASE_URL=empty_database_url).returncode == 0
-        assert httpx.get(address(printed) + "/readyz").status_code == 200
+        assert httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S).status_code == 200
     assert "/readyz stays 503 until `plimsoll migrate`" in (tmp_path / "log").read_text()
     assert not (tmp_path / "plimsoll").exists()
 
@@ -345,7 +354,7 @@ def test_an_address_others_reach_wants_a_key_first(tmp_path: Path, database_url:
     assert "plimsoll keys create" in output
     plimsoll(tmp_path, "keys", "create", "--tenant", "t", "--name", "n", DATABASE_URL=database_url)
     with serving(tmp_path, DATABASE_URL=database_url, PLIMSOLL_HOST="0.0.0.0") as (_, printed):
-        assert httpx.get(address(printed) + "/v1/sessions").status_code == 401
+        assert httpx.get(address(printed) + "/v1/sessions", timeout=PATIENCE_S).status_code == 401
 
 
 def test_a_busy_port_is_one_line_and_says_which_to_take(tmp_path: Path) -> None:
@@ -427,7 +436,9 @@ def test_a_schema_of_a_later_release_is_not_migrated_and_the_other_commands_work
     tmp_path: Path, database_url: str
 ) -> None:
     change = "UPDATE alembic_version SET version_num = 'later'"
-    subprocess.run([sys.executable, "-c", _EXECUTE, database_url, change], env=environment(), check=True, timeout=30)
+    subprocess.run(
+        [sys.executable, "-c", _EXECUTE, database_url, change], env=environment(), check=True, timeout=PATIENCE_S
+    )
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return plimsoll(tmp_path, *arguments, DATABASE_URL=database_url)
@@ -457,8 +468,8 @@ def test_two_serves_on_one_data_folder_share_the_database_until_the_last_ends(tm
     data = {"PLIMSOLL_DATA_DIR": str(tmp_path / "var")}
     with serving(other, **data) as (_, second):
         with serving(tmp_path, **data) as (_, first):
-            session = httpx.post(address(first) + "/v1/sessions", json={}).json()["id"]
-        assert httpx.get(f"{address(second)}/v1/sessions/{session}").status_code == 200
+            session = httpx.post(address(first) + "/v1/sessions", json={}, timeout=PATIENCE_S).json()["id"]
+        assert httpx.get(f"{address(second)}/v1/sessions/{session}", timeout=PATIENCE_S).status_code == 200
 
 
 def test_limits_of_a_tenant_are_set_listed_and_cleared(tmp_path: Path, database_url: str) -> None:

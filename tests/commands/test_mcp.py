@@ -16,7 +16,7 @@ from mcp import Client, StdioServerParameters
 
 from app.commands.mcp import CLOSE, MOST_ANSWER_CHARS, OPEN, PREAMBLE, shown
 from plimsoll_sdk import Plimsoll
-from tests.api.conftest import serving, settings_for
+from tests.api.conftest import PATIENCE_S, serving, settings_for
 from tests.api.test_auth import make_key
 from tests.commands.test_cli import PLIMSOLL, environment, plimsoll, refusal
 from tests.security.poisons import POISONS
@@ -43,7 +43,7 @@ async def host(url: str, *options: str, **settings: str) -> AsyncGenerator[Clien
     started = StdioServerParameters(
         command=command, args=[*arguments, "mcp", *options], env=environment(PLIMSOLL_URL=url, **settings)
     )
-    async with Client(started, read_timeout_seconds=30) as client:
+    async with Client(started, read_timeout_seconds=PATIENCE_S) as client:
         yield client
 
 

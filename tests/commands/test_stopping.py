@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.api.conftest import PATIENCE_S
 from tests.commands.test_cli import address, serving
 
 _ANSWER = (
@@ -26,7 +27,7 @@ _ANSWER = (
 def slow_model(folder: Path) -> Generator[socket.socket]:
     """A model that a test answers for, on connections that it accepts; named in the catalogue `models.toml`."""
     with socket.create_server(("127.0.0.1", 0)) as model:
-        model.settimeout(30)
+        model.settimeout(PATIENCE_S)
         (folder / "models.toml").write_text(
             'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\n'
             f'base_url = "http://127.0.0.1:{model.getsockname()[1]}/v1"\n'
@@ -45,7 +46,7 @@ def clients_of_one_worker(pid: int, workers: int, url: str) -> Generator[tuple[h
     with ExitStack() as opened:
         of_worker: dict[int, httpx.Client] = {}
         for _ in range(workers + 1):
-            client = opened.enter_context(httpx.Client(base_url=url, timeout=60))
+            client = opened.enter_context(httpx.Client(base_url=url, timeout=PATIENCE_S))
             stream = client.get("/healthz").extensions["network_stream"]
             worker = worker_of(pid, stream.get_extra_info("client_addr")[1])
             if worker in of_worker:
@@ -82,7 +83,7 @@ def test_while_a_request_ends_connections_are_refused_and_requests_on_open_ones_
         asked, _ = model.accept()
         with asked:
             process.send_signal(signal.SIGTERM)
-            port, deadline = client.base_url.port, time.monotonic() + 20
+            port, deadline = client.base_url.port, time.monotonic() + PATIENCE_S
             assert port is not None
             while not refuses_connections(port):
                 assert time.monotonic() < deadline
@@ -93,8 +94,8 @@ def test_while_a_request_ends_connections_are_refused_and_requests_on_open_ones_
             assert refused.headers["Connection"] == "close"
             asked.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
             asked.sendall(b"content-length: %d\r\n\r\n%s" % (len(_ANSWER), _ANSWER))
-            assert turn.result(30).json()["turn"]["assistant_output"] == "At last."
-            assert process.wait(timeout=30) == 0
+            assert turn.result(PATIENCE_S).json()["turn"]["assistant_output"] == "At last."
+            assert process.wait(timeout=PATIENCE_S) == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
@@ -106,7 +107,7 @@ def test_a_request_that_takes_longer_than_it_may_after_the_signal_is_told_so(tmp
         ThreadPoolExecutor(1) as other,
     ):
         turn = {"model": "main", "messages": [{"role": "user", "content": "hello"}]}
-        answer = other.submit(httpx.post, address(printed) + "/v1/chat/completions", json=turn, timeout=60)
+        answer = other.submit(httpx.post, address(printed) + "/v1/chat/completions", json=turn, timeout=PATIENCE_S)
         asked, _ = model.accept()
         process.send_signal(signal.SIGTERM)
         port = httpx.URL(address(printed)).port
@@ -114,9 +115,9 @@ def test_a_request_that_takes_longer_than_it_may_after_the_signal_is_told_so(tmp
         while not refuses_connections(port):
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)  # the second one does not wait for the rest of the time
-        response = answer.result(30)
+        response = answer.result(PATIENCE_S)
         assert (response.status_code, response.json()["error"]["code"]) == (503, "interrupted")
         assert response.headers["x-should-retry"] == "false"
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
         asked.close()
     assert "Exception in ASGI application" not in (tmp_path / "log").read_text()

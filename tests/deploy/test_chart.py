@@ -11,6 +11,7 @@ import httpx
 import pytest
 import yaml
 
+from tests.api.conftest import PATIENCE_S
 from tests.commands.test_cli import address, plimsoll, serving
 from tests.docs.pages import ROOT
 
@@ -70,8 +71,8 @@ def test_what_the_chart_runs_makes_a_service_that_only_the_charts_key_opens(
     settings["PLIMSOLL_DATA_DIR"] = str(tmp_path / "mount")
     with serving(tmp_path, PLIMSOLL_HOST="0.0.0.0", **settings) as (_, printed):
         sessions = address(printed) + "/v1/sessions"
-        assert httpx.get(sessions).status_code == 401
-        assert httpx.get(sessions, headers={"Authorization": f"Bearer {key}"}).status_code == 200
+        assert httpx.get(sessions, timeout=PATIENCE_S).status_code == 401
+        assert httpx.get(sessions, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S).status_code == 200
 
 
 def test_the_chart_takes_a_key_of_ones_own_and_needs_a_database() -> None:

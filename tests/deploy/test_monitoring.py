@@ -18,7 +18,7 @@ import yaml
 
 from app.domain.types import Usage
 from app.telemetry.metrics import Telemetry
-from tests.api.conftest import new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, new_session, serving, settings_for
 from tests.deploy.promql import Read, exported, missing, reads
 from tests.docs.pages import ROOT, table
 
@@ -57,7 +57,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 def what_is_exported(database_url: str) -> dict[str, dict[str, set[str]]]:
     """The scrape of a service that has made turns and a summary."""
-    with serving(settings_for(database_url)) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serving(settings_for(database_url)) as address, httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
         session = new_session(client)
         for number in range(10):
             assert client.post(f"/v1/sessions/{session}/turns", json={"content": f"Turn {number}"}).status_code == 201

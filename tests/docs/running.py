@@ -25,6 +25,7 @@ from app.core.config import Settings
 from app.providers.registry import load_catalogue
 from app.telemetry.metrics import Telemetry
 from app.tokenizers.counters import encoding_for_model
+from tests.api.conftest import PATIENCE_S
 from tests.deploy.promql import exported, reads
 from tests.docs.answers import agrees, shown
 from tests.docs.checkout import environment
@@ -117,7 +118,7 @@ class Reader:
     def request(self, block: Block) -> None:
         """Sends the JSON where the block says; a session that the path wants is a new one."""
         method, path = block.role
-        with httpx.Client(base_url=self.address, timeout=30) as client:
+        with httpx.Client(base_url=self.address, timeout=PATIENCE_S) as client:
             if "{sid}" in path:
                 path = path.replace("{sid}", client.post("/v1/sessions", json={}).json()["id"])
             answer = client.request(method, path, json=json.loads(block.text))

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.conftest import serving, settings_for
+from tests.api.conftest import PATIENCE_S, serving, settings_for
 from tests.docs.checkout import make_checkout
 from tests.docs.fences import BLOCKS, Block, pages, unfenced
 from tests.docs.held import HELD_ELSEWHERE, PLACES, Place, is_at, is_held, is_never_run
@@ -60,7 +60,7 @@ def test_every_block_of_the_page_does_what_it_says(page: Path, tmp_path: Path, r
 
 def session(address: str) -> str:
     """A session with two turns."""
-    with httpx.Client(base_url=address, timeout=30) as client:
+    with httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
         made = client.post("/v1/sessions", json={}).json()["id"]
         for content in ("What is due?", "And paid?"):
             assert client.post(f"/v1/sessions/{made}/turns", json={"content": content}).status_code == 201

@@ -13,7 +13,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 import plimsoll_sdk
-from tests.api.conftest import serving, settings_for
+from tests.api.conftest import PATIENCE_S, serving, settings_for
 from tests.client.typescript import CLIENT as CLIENT_OF_NODE
 from tests.client.typescript import NODE
 from tests.commands.test_cli import PLIMSOLL, environment
@@ -77,7 +77,7 @@ async def test_the_configuration_starts_a_server_with_the_tools_of_the_table(dat
         settings = shown["env"] | {"PLIMSOLL_URL": address}
         command, *before = PLIMSOLL
         started = StdioServerParameters(command=command, args=[*before, *arguments], env=environment(**settings))
-        async with Client(started, read_timeout_seconds=60) as client:
+        async with Client(started, read_timeout_seconds=PATIENCE_S) as client:
             tools = {tool.name for tool in (await client.list_tools()).tools}
             assert tools == {name for name, wants_write in listed.items() if write or not wants_write}
             assert not (await client.call_tool("list_sessions", {})).is_error

@@ -10,7 +10,7 @@ import asyncpg
 import httpx
 
 from app.api.problems import KINDS
-from tests.api.conftest import serving, settings_for
+from tests.api.conftest import PATIENCE_S, serving, settings_for
 from tests.docs.pages import ROOT
 
 _PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -27,7 +27,7 @@ def test_every_problem_code_is_documented_with_its_status() -> None:
 def test_what_the_runbook_of_overflows_looks_at_is_in_a_refused_turn(database_url: str) -> None:
     looked_at = re.search(r"\*\*Look\*\* at `(\w+)` in the `(\w+)` of a refused turn \(`GET …/turns/\{tid\}`\)", _PAGE)
     assert looked_at
-    with serving(settings_for(database_url)) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serving(settings_for(database_url)) as address, httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
         session = client.post("/v1/sessions", json={"policy": {"max_context_tokens": 2048}}).json()["id"]
         assert client.post(f"/v1/sessions/{session}/turns", json={"content": "word " * 2000}).status_code == 422
         (turn,) = client.get(f"/v1/sessions/{session}/turns").json()["items"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.api.conftest import PATIENCE_S
 from tests.docs.checkout import environment, make_checkout
 from tests.docs.pages import README, ROOT, blocks
 
@@ -55,7 +56,7 @@ def serving(checkout: Path, commands: str, **settings: str) -> Generator[str]:
         yield "".join(printed)
     finally:
         os.killpg(process.pid, signal.SIGINT)
-        process.communicate(timeout=45)
+        process.communicate(timeout=PATIENCE_S)
 
 
 def address(printed: str) -> str:
@@ -99,7 +100,7 @@ def test_make_demo_draws_the_picture_of_the_documentation(checkout: Path) -> Non
 def test_the_catalogue_of_the_first_steps_is_what_is_served(checkout: Path) -> None:
     (checkout / "models.toml").write_text(CATALOGUE)
     with serving(checkout, REAL_MODEL) as printed:
-        models = httpx.get(address(printed) + "/v1/models").json()
+        models = httpx.get(address(printed) + "/v1/models", timeout=PATIENCE_S).json()
     assert models["default"] == "main"
     assert [(model["alias"], model["context_window"]) for model in models["items"]] == [("main", 32768)]
 
@@ -113,7 +114,7 @@ def test_the_production_commands_end_in_a_service_that_wants_the_key_they_made(
     commands = commands.replace("\nPLIMSOLL_HOST", '\necho "$KEY" >key\nPLIMSOLL_HOST').replace(
         "WORKERS=4", "WORKERS=2"
     )
-    with serving(checkout, commands) as printed, httpx.Client(base_url=address(printed), timeout=30) as client:
+    with serving(checkout, commands) as printed, httpx.Client(base_url=address(printed), timeout=PATIENCE_S) as client:
         assert client.get("/v1/sessions").status_code == 401
         assert client.get("/readyz").status_code == 200
         assert "context_summary_count_total" in client.get("/metrics").text

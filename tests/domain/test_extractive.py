@@ -231,8 +231,9 @@ from plimsoll_demo.demo import shipped_conversation
 texts = [text for turn in shipped_conversation().turns for text in (turn.prompt, turn.reply or "")]
 sources = [SourceText(str(at), "user", text) for at, text in enumerate(texts)]
 for first in range(0, len(sources), 4):
+    made = gather(sources[first:first + 16])
     for max_chars in (500, 1000, 2000, 4000):
-        print(gather(sources[first:first + 16]).within(max_chars))
+        print(made.within(max_chars))
 """
 
 

@@ -14,7 +14,7 @@ import httpx
 
 from app.domain.types import JsonObject
 from app.tokenizers.counters import Tokenizers
-from tests.api.conftest import serving, settings_for
+from tests.api.conftest import PATIENCE_S, serving, settings_for
 from tests.conftest import lasting_database
 from tests.providers.playing import ThreadedServer, threaded_serving
 from tests.providers.server import Answer, Play, Seen
@@ -101,7 +101,7 @@ def design_service(server: str, template: str, folder: Path) -> Generator[Design
         )
         with (
             serving(settings_for(url, models_file=models)) as address,
-            httpx.Client(base_url=address, timeout=60, trust_env=False) as http,
+            httpx.Client(base_url=address, timeout=PATIENCE_S, trust_env=False) as http,
         ):
             yield Design(http, provider)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from tests.api.conftest import assert_problem
+from tests.api.conftest import PATIENCE_S, assert_problem
 from tests.commands.test_cli import address, environment, serving
 from tests.presets.design_service import Design, actions, reply, roles, words
 from tests.providers.server import Answer, Play, Seen
@@ -241,7 +241,7 @@ def test_if_the_tokenizer_fails_tokens_are_a_quarter_of_the_characters_plus_a_qu
     path = os.pathsep.join((str(packages), environment()["PYTHONPATH"]))
     with (
         serving(tmp_path, DATABASE_URL=database_url, PYTHONPATH=path) as (_, printed),
-        httpx.Client(base_url=address(printed), timeout=60, trust_env=False) as http,
+        httpx.Client(base_url=address(printed), timeout=PATIENCE_S, trust_env=False) as http,
     ):
         session = f"/v1/sessions/{http.post('/v1/sessions', json={'policy': SMALL}).json()['id']}"
         turn = http.post(f"{session}/turns", json={"content": "x" * 1001}).json()["turn"]

@@ -36,7 +36,7 @@ OK = Answer(chat())
 async def provider_at(
     base_url: str, sleep: Callable[[float], Awaitable[None]] | None = None, **endpoint: Any
 ) -> AsyncGenerator[OpenAIProvider]:
-    settings: dict[str, Any] = {"timeout_s": 5.0, **endpoint}
+    settings: dict[str, Any] = {"timeout_s": 60.0, **endpoint}
     adapter = OpenAIProvider(
         Endpoint("main", ModelEntry(provider="openai", model="served-model", base_url=base_url, **settings), SECRET),
         now=lambda: NOW,
@@ -80,7 +80,7 @@ async def failure_of(*script: Step, hits: int, on_delta: DeltaSink | None = None
 
 
 async def settled(server: ScriptedServer) -> None:
-    for _ in range(200):
+    for _ in range(3000):
         if server.open_connections == 0:
             return
         await asyncio.sleep(0.01)

@@ -69,7 +69,7 @@ class Wire:
     async def provider_at(
         self, base_url: str, sleep: Callable[[float], Awaitable[None]] | None = None, **endpoint: Any
     ) -> AsyncGenerator[Provider]:
-        settings: dict[str, Any] = {"timeout_s": 5.0, **endpoint}
+        settings: dict[str, Any] = {"timeout_s": 60.0, **endpoint}
         adapter = self.adapter(
             Endpoint(
                 "main", ModelEntry(provider=self.name, model="served-model", base_url=base_url, **settings), SECRET

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from app.domain.types import ToolCall
-from tests.api.conftest import new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, new_session, serving, settings_for
 from tests.providers.playing import threaded_serving
 from tests.providers.server import Answer, Seen
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply
@@ -65,7 +65,7 @@ def rich_export(database_url: str, folder: Path) -> Generator[Rich]:
         models.write_text(_CATALOGUE.format(url=model.base_url))
         with (
             serving(settings_for(database_url, models_file=models)) as address,
-            httpx.Client(base_url=address, timeout=60, trust_env=False) as client,
+            httpx.Client(base_url=address, timeout=PATIENCE_S, trust_env=False) as client,
         ):
             session_id = _live(client)
             yield Rich(client, session_id, client.get(f"/v1/sessions/{session_id}/export").json())

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, new_session, serving, settings_for
 from tests.providers.playing import ThreadedServer, threaded_serving
 from tests.providers.server import Answer, Play
 from tests.security.routes import openai_places, operations
@@ -74,14 +74,14 @@ def watched_service(
         models.write_text(
             'default = "main"\n'
             + "".join(
-                f'[models.{alias}]\nprovider = "openai"\nmodel = "m"\ncontext_window = 131072\ntimeout_s = 2\n'
+                f'[models.{alias}]\nprovider = "openai"\nmodel = "m"\ncontext_window = 131072\ntimeout_s = 60\n'
                 f'base_url = "{server.base_url}"\napi_key_env = "KEY_{alias.upper()}"\n'
                 + ('fallbacks = ["backup"]\n' if alias == "main" and "backup" in script else "")
                 for alias, server in servers.items()
             )
         )
         address = stack.enter_context(serving(settings_for(database_url, models_file=models)))
-        client = stack.enter_context(httpx.Client(base_url=address, timeout=30, trust_env=False))
+        client = stack.enter_context(httpx.Client(base_url=address, timeout=PATIENCE_S, trust_env=False))
         yield client, servers
 
 
@@ -137,7 +137,7 @@ def test_no_spelling_of_an_address_in_any_field_is_ever_called_or_opened(
         assert "canary-of-a-file" not in "".join(seen.body.decode() for seen in servers["main"].seen)
         assert (canary.connections, _opened.names) == (0, [])
         # Both would have been seen.
-        assert httpx.get(f"http://127.0.0.1:{canary.port}/", trust_env=False).status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{canary.port}/", trust_env=False, timeout=PATIENCE_S).status_code == 200
         assert secret.read_text()
         assert (canary.connections, len(_opened.names)) == (1, 1)
         _opened.watched = ""

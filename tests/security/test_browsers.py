@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.api.edge import Hosts
-from tests.api.conftest import assert_problem, new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, assert_problem, new_session, serving, settings_for
 from tests.api.test_auth import client_of, make_key
 from tests.security.routes import ANTHROPIC_PATHS, OPENAI_PATHS, openai_places, operations
 
@@ -125,7 +125,7 @@ def test_pages_of_named_origins_may_call_and_read_and_no_others(database_url: st
     origin = "https://chat.example.org"
     settings = settings_for(database_url, cors_origins=f"{origin}, http://localhost:5173")
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, x-session-id"}
-    with serving(settings) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serving(settings) as address, httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
         allowed = client.options("/v1/chat/completions", headers={"Origin": origin, **asked})
         assert allowed.status_code == 200
         assert allowed.headers["access-control-allow-origin"] == origin

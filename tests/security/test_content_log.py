@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from app.services.turn.provider_call import MOST_CHARACTERS, MOST_CHARACTERS_OF_A_TEXT
+from tests.api.conftest import PATIENCE_S
 from tests.commands import test_cli
 from tests.core.test_logging import FORGERIES
 from tests.providers.server import Answer, Seen, Stream, serving
@@ -53,7 +54,7 @@ def _talk(folder: Path, **settings: str) -> str:
     """A session in which everything is said; its id."""
     with (
         test_cli.serving(folder, **settings) as (_, printed),
-        httpx.Client(base_url=test_cli.address(printed), timeout=30) as client,
+        httpx.Client(base_url=test_cli.address(printed), timeout=PATIENCE_S) as client,
     ):
         session = client.post("/v1/sessions", json={"instructions": f"{WORDS['instructions']} {SPOILED}"}).json()["id"]
         path = f"/v1/sessions/{session}"

@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from app.core.logging import configure_logging, request_fields, wait_for_lines
+from tests.api.conftest import PATIENCE_S
 from tests.api.test_auth import make_key
 from tests.commands import test_cli
 
@@ -112,7 +113,7 @@ def test_a_service_writes_one_line_a_request_whatever_the_request_says(database_
     _, key = make_key(database_url, "anna")
     with (
         test_cli.serving(tmp_path, DATABASE_URL=database_url, PLIMSOLL_LOG_LEVEL="DEBUG") as (_, printed),
-        httpx.Client(base_url=test_cli.address(printed), timeout=30, trust_env=False) as client,
+        httpx.Client(base_url=test_cli.address(printed), timeout=PATIENCE_S, trust_env=False) as client,
     ):
         client.headers["authorization"] = f"Bearer {key}"
         sid = client.post("/v1/sessions", json={}).json()["id"]

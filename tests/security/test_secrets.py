@@ -16,6 +16,7 @@ from uuid_utils.compat import uuid7
 from app.db.sql import sql
 from app.domain.types import TenantId
 from app.services.keys import create_key
+from tests.api.conftest import PATIENCE_S
 from tests.commands import test_cli
 from tests.pooling import own_database
 from tests.providers.server import Answer, Play, Raw, Reset, Seen, Stream, serving
@@ -136,8 +137,12 @@ async def test_no_secret_is_in_any_log_error_metric_or_trim_log_whatever_breaks(
             'default = "main"\n'
             + "".join(
                 f'[models.{alias}]\nprovider = "{provider}"\nmodel = "m"\nbase_url = "{server.base_url}"\n'
-                f'context_window = 8192\ntimeout_s = 1\napi_key_env = "{name}"\n'
-                for alias, provider, name in (("main", "openai", "KEY_ONE"), ("other", "anthropic", "KEY_TWO"))
+                f'context_window = 8192\ntimeout_s = {timeout_s}\napi_key_env = "{name}"\n'
+                for alias, provider, name, timeout_s in (
+                    ("main", "openai", "KEY_ONE", 60),
+                    ("hasty", "openai", "KEY_ONE", 8),  # for faults, which may also end as late
+                    ("other", "anthropic", "KEY_TWO", 8),
+                )
             )
         )
         printed = await stack.enter_async_context(
@@ -156,7 +161,7 @@ async def test_no_secret_is_in_any_log_error_metric_or_trim_log_whatever_breaks(
                 httpx.AsyncClient(
                     base_url=test_cli.address(printed),
                     headers={"authorization": f"Bearer {key}"},
-                    timeout=30,
+                    timeout=PATIENCE_S,
                     trust_env=False,
                 )
             )
@@ -177,7 +182,7 @@ async def test_no_secret_is_in_any_log_error_metric_or_trim_log_whatever_breaks(
 
 async def _first_summary(anna: httpx.AsyncClient, path: str) -> Any:
     """The session's summary, which may still be made behind an answer."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while not (items := (await anna.get(f"{path}/summaries")).json()["items"]):  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.05)
     return items[0]
@@ -215,7 +220,7 @@ async def _everything_breaks(
         answers.append(audit.text)
     assert (await _first_summary(anna, path))["summary_text"] == PLANTED["summary"]
     assert PLANTED["tool arguments"] in (await anna.get(f"{path}/export")).text
-    asked = (("main", False), ("other", False), ("main", True))
+    asked = (("hasty", False), ("other", False), ("hasty", True))
     for number, fault in enumerate(_FAULTS):
         model.fault = fault
         alias, stream = asked[number % len(asked)]

@@ -106,10 +106,16 @@ async def test_a_statement_whose_connection_was_closed_for_taking_too_long_ends_
 ) -> None:
     """It ran on: a tenant whose searches took minutes had as many of them running at the server as it had requested."""
     async with service(database_url) as patient, impatient(patient.rt, database_url) as at:
-        with pytest.raises(DatabaseUnavailable):
-            await at.rows("SELECT pg_sleep(60)")
         running = "SELECT 1 AS one FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(60)%'"
-        assert await patient.rows(running)
+        assert not await patient.rows(running)  # connected: the server ends the statement soon after its connection
+        statement = asyncio.create_task(at.rows("SELECT pg_sleep(60)"))
+        ran = False
+        while not statement.done():
+            ran = ran or bool(await patient.rows(running))
+            await asyncio.sleep(0.01)
+        with pytest.raises(DatabaseUnavailable):
+            await statement
+        assert ran
         async with asyncio.timeout(20):
             while await patient.rows(running):
                 await patient.rows("SELECT pg_sleep(0.1)")

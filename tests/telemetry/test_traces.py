@@ -25,6 +25,7 @@ from app.domain.types import Pin, TurnStatus
 from app.services.sessions import put_pin
 from app.telemetry.otel import OtelTraces
 from app.telemetry.tracing import NO_TRACES
+from tests.api.conftest import PATIENCE_S
 from tests.commands import test_cli
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import (
@@ -308,7 +309,7 @@ def _use(folder: Path, settings: dict[str, str]) -> None:
     """Two turns of a traced request, in a process that is then ended."""
     with (
         test_cli.serving(folder, **settings) as (process, printed),
-        httpx.Client(base_url=test_cli.address(printed), timeout=30) as client,
+        httpx.Client(base_url=test_cli.address(printed), timeout=PATIENCE_S) as client,
     ):
         session = client.post("/v1/sessions", json={"room_goal": CANARY}).json()["id"]
         for stream in (False, True):
@@ -323,7 +324,7 @@ def test_a_collector_that_is_away_costs_no_turn_and_delays_no_end(tmp_path: Path
     settings = {"PLIMSOLL_TRACES": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
     with (
         test_cli.serving(tmp_path, DATABASE_URL=database_url, **settings) as (process, printed),
-        httpx.Client(base_url=test_cli.address(printed), timeout=30) as client,
+        httpx.Client(base_url=test_cli.address(printed), timeout=PATIENCE_S) as client,
     ):
         session = client.post("/v1/sessions", json={}).json()["id"]
         for number in range(3):

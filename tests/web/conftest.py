@@ -16,7 +16,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, async_playwright, expect
 
 from app.api.routes.inspector import FOLDER
-from tests.api.conftest import serving, settings_for
+from tests.api.conftest import PATIENCE_S, serving, settings_for
 from tests.conftest import servers_of
 from tests.web.scene import fill
 
@@ -114,7 +114,7 @@ def origin(database_url: str) -> Iterator[str]:
 @pytest.fixture
 def api(origin: str) -> Iterator[httpx.Client]:
     """The same service, without a browser."""
-    with httpx.Client(base_url=origin, timeout=30, trust_env=False) as client:
+    with httpx.Client(base_url=origin, timeout=PATIENCE_S, trust_env=False) as client:
         yield client
 
 
@@ -145,7 +145,7 @@ async def shipped(postgres_server: str, template_database: str) -> AsyncGenerato
     async with servers_of(postgres_server).lend(template_database) as database_url:
         with (
             serving(settings_for(database_url)) as origin,
-            httpx.Client(base_url=origin, timeout=30, trust_env=False) as client,
+            httpx.Client(base_url=origin, timeout=PATIENCE_S, trust_env=False) as client,
         ):
             session_id = await to_thread(fill, origin, turns=12)
             pin = {"content": "Minor units as bigint everywhere.", "relevance": 0.8, "source": "decisions.md"}

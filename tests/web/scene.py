@@ -12,6 +12,7 @@ from plimsoll_demo.cli import replay_all
 from plimsoll_demo.client import Service
 from plimsoll_demo.demo import GOAL, WINDOW_TOKENS, message_that_cannot_fit, shipped_conversation
 from plimsoll_demo.driver import ReplayOptions
+from tests.api.conftest import PATIENCE_S
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -38,7 +39,7 @@ def fill(origin: str, *, turns: int | None = None) -> str:
 
 def neighbours(origin: str) -> None:
     """Sessions of other kinds, so that a list is one."""
-    with httpx.Client(base_url=origin, timeout=30, trust_env=False) as client:
+    with httpx.Client(base_url=origin, timeout=PATIENCE_S, trust_env=False) as client:
         for fields, contents in (
             ({"room_goal": "Answer customers of the bakery", "policy": {"preset": "rolling"}}, ["When do you open?"]),
             ({"metadata": {"ticket": 4711}}, ["My parcel shows delivered, but it is not here.", "Since Tuesday."]),

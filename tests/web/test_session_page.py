@@ -13,7 +13,7 @@ from playwright.async_api import Browser, Page, expect
 from app.domain.types import ToolCall
 from app.engine.recall.terms import terms_of
 from tests.api.chatting import chat_service
-from tests.api.conftest import new_session, serving, settings_for
+from tests.api.conftest import PATIENCE_S, new_session, serving, settings_for
 from tests.providers.server import Answer, Seen, Stream
 from tests.providers.wires import OPENAI, ModelReply
 from tests.web.accessibility import faults
@@ -182,7 +182,10 @@ async def test_why_a_turn_failed_is_said_once_and_stays_when_the_page_is_opened_
         'base_url = "http://127.0.0.1:1/v1"\ntimeout_s = 0.2\n'
     )
     why = re.compile("The provider of 'main'|The model 'main'")
-    with serving(settings_for(database_url, models_file=models)) as origin, httpx.Client(base_url=origin) as api:
+    with (
+        serving(settings_for(database_url, models_file=models)) as origin,
+        httpx.Client(base_url=origin, timeout=PATIENCE_S) as api,
+    ):
         sid = new_session(api)
         async with open_page(browser, origin) as (page, watch):
             watch.expected = ("status of 50",)

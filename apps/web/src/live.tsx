@@ -1,7 +1,7 @@
 // What happens in the tenant's sessions while the page is in sight: one stream for the whole page. A browser has six
 // connections to a service for all of its tabs: those of tabs that nobody sees would keep the others waiting for ever.
 import { type ComponentChildren, createContext } from "preact";
-import { useContext, useEffect, useRef, useState } from "preact/hooks";
+import { useCallback, useContext, useEffect, useRef, useState } from "preact/hooks";
 import { events } from "./api";
 import type { TurnState } from "./types";
 
@@ -17,9 +17,14 @@ type Listener = (change: TurnChange | null) => void;
 interface Live {
   connected: boolean;
   listen: (listener: Listener) => () => void;
+  notify: Listener;
 }
 
-const LiveContext = createContext<Live>({ connected: false, listen: () => () => undefined });
+const LiveContext = createContext<Live>({
+  connected: false,
+  listen: () => () => undefined,
+  notify: () => undefined,
+});
 
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 5000;
@@ -27,12 +32,12 @@ const LONGEST_WAIT_MS = 5000;
 export function LiveProvider({ children }: { children: ComponentChildren }) {
   const listeners = useRef(new Set<Listener>());
   const [connected, setConnected] = useState(false);
+  const notify = useCallback((change: TurnChange | null) => {
+    for (const listener of listeners.current) listener(change);
+  }, []);
 
   useEffect(() => {
     let abort = new AbortController();
-    const notify = (change: TurnChange | null) => {
-      for (const listener of listeners.current) listener(change);
-    };
     const look = () => {
       abort.abort();
       setConnected(false);
@@ -45,7 +50,7 @@ export function LiveProvider({ children }: { children: ComponentChildren }) {
       document.removeEventListener("visibilitychange", look);
       abort.abort();
     };
-  }, []);
+  }, [notify]);
 
   const listen = useRef((listener: Listener) => {
     listeners.current.add(listener);
@@ -53,7 +58,7 @@ export function LiveProvider({ children }: { children: ComponentChildren }) {
       listeners.current.delete(listener);
     };
   });
-  return <LiveContext.Provider value={{ connected, listen: listen.current }}>{children}</LiveContext.Provider>;
+  return <LiveContext.Provider value={{ connected, listen: listen.current, notify }}>{children}</LiveContext.Provider>;
 }
 
 /** Reads the stream for ever. Whoever listened before it began, or through a gap, gets `null`: changes may have been missed. */
@@ -95,6 +100,12 @@ export function useTurnChanges(callback: Listener): void {
   const latest = useRef(callback);
   latest.current = callback;
   useEffect(() => listen((change) => latest.current(change)), [listen]);
+}
+
+/** For what the page itself changed and no event reports: all that listen are called back with null. */
+export function useNotice(): () => void {
+  const { notify } = useContext(LiveContext);
+  return () => notify(null);
 }
 
 /** Runs `todo` at most once in `ms`, the last call always. */

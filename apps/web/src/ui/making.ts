@@ -1,5 +1,6 @@
 // What a button starts: making a session and going to it, for example.
 import { useEffect, useRef, useState } from "preact/hooks";
+import { useNotice } from "../live";
 import { goTo } from "../router";
 
 export interface Making {
@@ -10,12 +11,16 @@ export interface Making {
   make: (todo: () => Promise<string | void>) => Promise<void>;
 }
 
-/** Once at a time: a second click makes no second session. Whoever went elsewhere meanwhile stays there. */
+/**
+ * Once at a time: a second click makes no second session. Whoever went elsewhere meanwhile stays there, and the lists
+ * there are read anew: turns of a fork are as old as those they copy, and no event reports them.
+ */
 export function useMaking(): Making {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
   const running = useRef(false);
   const isHere = useRef(true);
+  const notice = useNotice();
   useEffect(
     () => () => {
       isHere.current = false;
@@ -34,6 +39,7 @@ export function useMaking(): Making {
     } catch (why) {
       setError(why);
     } finally {
+      if (!isHere.current) notice();
       running.current = false;
       setBusy(false);
     }
