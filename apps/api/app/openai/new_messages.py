@@ -13,6 +13,7 @@ message. A turn stores the digest of the list that it answered and its reply: th
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
@@ -22,7 +23,7 @@ from app.domain.content import call_input, canonical_bytes, canonical_json, cont
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Content, Message, ToolCall
+from app.domain.types import Content, Message, ToolCall, TurnId
 from app.openai.chat_messages import IncomingTurn, as_one, check_pairing, cut_turns, misplaced
 
 _Key: TypeAlias = tuple[Hashable, ...]
@@ -65,11 +66,21 @@ def answerable_list(messages: Sequence[IncomingMessage], *, is_directed: bool) -
     return (*messages, IncomingMessage(last.place + 1, "user", CONTINUE))
 
 
-def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[IncomingMessage, ...] | None:
+@frozen
+class Anchor:
+    """The reply of a recognized list with which it continues its session: its index in the list, and its turn."""
+
+    at: int
+    turn_id: TurnId
+
+
+def new_messages(
+    messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None = None
+) -> tuple[IncomingMessage, ...] | None:
     """The messages that the session does not have; None if the list requests the newest turn again. `stored` has the
     session's newest messages by time, without those of rejected turns. Calls that are answered otherwise than before
     begin a branch, which is a turn of its own: the stored messages of their turn up to them are before the outputs."""
-    first, known = _after_anchor(messages, stored)
+    first, known = (anchor and _after_turn(messages, stored, anchor)) or _after_anchor(messages, stored)
     tail = messages[first:]
     outputs, known_outputs = _outputs_by_call(tail), _outputs_by_call(known)
     at = taken = len(outputs) if outputs == known_outputs else 0
@@ -131,6 +142,17 @@ def _outputs_first(
     if led and not waiting:
         raise misplaced(messages[0], "This answers no open tool call.")
     return tuple(messages[:led]), tuple(messages[led:])
+
+
+def _after_turn(
+    messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor
+) -> tuple[int, Sequence[Message]] | None:
+    """As `_after_anchor`; None if the turn no longer has the reply."""
+    reply = _key(messages[anchor.at])
+    for place in range(len(stored) - 1, -1, -1):
+        if stored[place].turn_id == anchor.turn_id and _key(stored[place]) == reply:
+            return anchor.at + 1, stored[place + 1 :]
+    return None
 
 
 def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:
@@ -218,21 +240,22 @@ _MOST_BEGINNINGS = 64
 @frozen
 class KnownList:
     """The digests by which a list is recognized, each of 32 bytes: of its beginnings that end with an assistant
-    message, longest first, and of the whole list."""
+    message, longest first, and of the whole list. `ends` are the indexes of these messages."""
 
     beginnings: tuple[bytes, ...]
+    ends: tuple[int, ...]
     whole: bytes
 
 
 def known_list(owner: Sequence[str | None], messages: Sequence[IncomingMessage]) -> KnownList:
     """The digests of a list of this owner. Lists of different owners never have a digest in common."""
     digest = hashlib.sha256(canonical_bytes(list(owner))).digest()
-    beginnings: list[bytes] = []
-    for message in messages:
+    beginnings: deque[tuple[bytes, int]] = deque(maxlen=_MOST_BEGINNINGS)
+    for at, message in enumerate(messages):
         digest = _after(digest, message.role, message.content, message.tool_calls, message.tool_call_id)
         if message.role == "assistant":
-            beginnings.append(digest)
-    return KnownList(tuple(reversed(beginnings[-_MOST_BEGINNINGS:])), digest)
+            beginnings.appendleft((digest, at))
+    return KnownList(tuple(each for each, _ in beginnings), tuple(at for _, at in beginnings), digest)
 
 
 def with_reply(whole: bytes, text: str | None, calls: Sequence[ToolCall]) -> bytes:

@@ -19,7 +19,7 @@ from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TurnStatus
-from app.openai.new_messages import KnownList, NextStep, answerable_list, new_messages, next_step, past_step
+from app.openai.new_messages import Anchor, KnownList, NextStep, answerable_list, new_messages, next_step, past_step
 from app.services.archive.transfer import draft_history
 from app.services.runtime import Runtime, retried
 from app.services.turn.additions import Additions, Keeping, add, draft_outputs, keep_session
@@ -48,8 +48,9 @@ class ChatRequest:
     With `all_new`, all `messages` are new, whatever the session holds, except outputs that a turn got before it failed.
     `directions` are added to the session's instructions. With `after_turn_seq`, the session's newest turn must have
     this number. `within` is the field of the body that has the list. If the client names no session, `known` recognizes
-    it, and one that is made for the request has this `lifetime`: `keeping` is given once it is made. The `messages` may
-    follow a `compaction`. With `all_past`, nothing is answered: everything new is stored.
+    it, by the list up to the `anchor`, and one that is made for the request has this `lifetime`: `keeping` is given
+    once it is made. The `messages` may follow a `compaction`. With `all_past`, nothing is answered: everything new is
+    stored.
     """
 
     messages: tuple[IncomingMessage, ...]
@@ -63,6 +64,7 @@ class ChatRequest:
     after_turn_seq: int | None = None
     within: str = "messages"
     known: KnownList | None = None
+    anchor: Anchor | None = None
     compaction: Compaction | None = None
     all_past: bool = False
     lifetime: Lifetime = Lifetime.UNTIL_DELETED
@@ -193,7 +195,7 @@ async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> tuple[
     `all_new` list is compared only if there are `stored` ones."""
     if request.all_new and not stored:
         return request.messages
-    return await _aside(request, partial(new_messages, request.messages, stored))
+    return await _aside(request, partial(new_messages, request.messages, stored, request.anchor))
 
 
 def _may_repeat(newest: Newest, request: ChatRequest) -> bool:
