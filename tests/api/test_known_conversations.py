@@ -142,6 +142,20 @@ def test_what_was_answered_elsewhere_is_stored_also_if_it_reads_like_an_earlier_
         assert [turn["user_input"] for turn in at.turns(session_id)] == list(texts)
 
 
+def test_a_named_session_stores_what_was_answered_elsewhere_also_if_it_reads_like_an_earlier_turn(
+    database_url: str, tmp_path: Path
+) -> None:
+    """As when a client asks another service while this one is away."""
+    named = {"extra_headers": {"X-Session-Id": "my-chat"}}
+    with chat_service(database_url, tmp_path, say("Done.")) as at:
+        history: list[Any] = []
+        talk(at, history, "One", **named)
+        history += [user("Two"), {"role": "assistant", "content": "Done."}]
+        (session_id,) = talk(at, history, "Three", **named)
+        assert [message["content"] for message in at.sent()] == ["One", "Done.", "Two", "Done.", "Three"]
+        assert [turn["user_input"] for turn in at.turns(session_id)] == ["One", "Two", "Three"]
+
+
 def test_a_retry_of_what_was_answered_is_answered_again(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say("One."), say("Two.")) as at:
         history: list[Any] = []

@@ -109,6 +109,11 @@ def words(incoming: Sequence[IncomingMessage]) -> list[str]:
         (["u1 a1", "u2 cx tx a2"], "u1 a1 u2 cx tx=2", "u2 cx tx=2"),
         (["u1 ok", "un ok", "un ok"], "u1 ok un ok un ok un", "un"),
         (["u1 ok", "un ok", "un ok"], "ok un", "un"),
+        # After all that the session has, messages that read like earlier ones were answered elsewhere.
+        (["u1 ok"], "u1 ok u2 ok u3", "u2 ok u3"),
+        (["un a1"], "un a1 un a2 un", "un a2 un"),
+        (["u1 ok", "un ok"], "u1 ok un ok un ok un", "un ok un"),
+        (["u1 cx tx a1"], "u1 cx tx a1 u2 cx tx a2 u3", "u2 cx tx a2 u3"),
     ],
 )
 def test_messages_after_the_newest_common_reply_are_new(past: list[str], sent: str, new: str) -> None:

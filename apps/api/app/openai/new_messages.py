@@ -158,6 +158,8 @@ def _after_turn(
 def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:
     """Return the index from which messages of the list may be new, and the stored messages that these may repeat."""
     ours, theirs = [_key(message) for message in stored], [_key(message) for message in messages]
+    if 0 < len(ours) < len(theirs) and theirs[: len(ours)] == ours:
+        return len(ours), ()  # what follows may read like earlier messages, but was answered elsewhere
     exact, by_previous = _places(stored, ours)
     for at in range(len(messages) - 1, -1, -1):
         if messages[at].role != "assistant":
