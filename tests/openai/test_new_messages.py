@@ -149,13 +149,15 @@ def test_a_list_that_ends_with_what_the_newest_turn_is_about_repeats_it(past: li
         (["u1 cx tx cx"], "u1 cx tx cx tx", 3, "tx"),
         (["u1 ok", "u2"], "u1 ok u2 u3", 1, "u3"),
         (["u1 ok", "u2"], "u1 ok u2", 1, None),
+        (["u1 ok", "u2 cx tx"], "u1 ok u2 cx tx", 1, None),
+        (["u1 ok", "u2 cx tx"], "u1 ok u2 cx tx u3", 1, "u3"),
     ],
 )
 def test_all_messages_after_the_reply_that_a_list_is_recognized_by_are_new_unless_they_follow_it_here_too(
     past: list[str], sent: str, at: int, new: str | None
 ) -> None:
     messages, kept = listed(*sent.split()), stored(*past)
-    turn_id = next(message.turn_id for message in reversed(kept) if message.role == "assistant")
+    turn_id = next(each.turn_id for each in reversed(kept) if words([each])[0] == words([messages[at]])[0])
     news = new_messages(messages, kept, Anchor(at, turn_id))
     assert (None if news is None else words(news)) == (None if new is None else new.split())
 

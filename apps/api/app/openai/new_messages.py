@@ -151,7 +151,8 @@ def _after_turn(
     reply = _key(messages[anchor.at])
     for place in range(len(stored) - 1, -1, -1):
         if stored[place].turn_id == anchor.turn_id and _key(stored[place]) == reply:
-            return anchor.at + 1, stored[place + 1 :]
+            first, known = _after_anchor(messages[anchor.at + 1 :], stored[place + 1 :])
+            return anchor.at + 1 + first, known
     return None
 
 
