@@ -251,6 +251,19 @@ def test_a_message_whose_response_failed_is_in_the_conversation_once_when_it_is_
         assert [message["content"] for message in at.sent()][3:] == ["It is paid.", "Is a paid?"]
 
 
+def test_outputs_and_a_message_whose_response_failed_are_in_the_conversation_once_when_they_are_sent_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a"), BROKEN, say("You are welcome.")) as at:
+        asked: dict[str, Any] = {"model": "main", "tools": TOOLS, "conversation": at.client.conversations.create().id}
+        respond: Any = partial(at.client.responses.create, **asked)
+        respond(input="Is a paid?")
+        with pytest.raises(openai.InternalServerError):
+            respond(input=[output("a"), user("Thanks")])
+        assert respond(input=[output("a"), user("Thanks")]).output_text == "You are welcome."
+        assert [message["content"] for message in at.sent()] == ["Is a paid?", None, "paid", "Thanks"]
+
+
 def test_a_list_whose_tool_round_failed_is_in_the_conversation_once_when_it_is_sent_again(
     database_url: str, tmp_path: Path
 ) -> None:

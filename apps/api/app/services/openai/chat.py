@@ -200,11 +200,13 @@ async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> tuple[
 
 async def _repeatable(tx: Transaction, session: SessionRef, newest: Newest, request: ChatRequest) -> list[Message]:
     """The stored messages that the list may repeat: if it is all new, those of a turn that failed or was cancelled and
-    whose request is sent again."""
+    whose request is sent again. Outputs may have ended the turn before that."""
     if request.all_new and (request.all_past or newest.status not in _WITHOUT_REPLY):
         return []
     stored = await compared_messages(tx, session, request)
-    return [message for message in stored if message.turn_id == newest.turn_id] if request.all_new else stored
+    if not request.all_new or (request.messages and request.messages[0].role == "tool"):
+        return stored
+    return [message for message in stored if message.turn_id == newest.turn_id]
 
 
 async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
