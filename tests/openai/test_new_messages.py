@@ -157,14 +157,18 @@ def test_all_messages_after_the_reply_that_a_list_is_recognized_by_are_new_unles
     past: list[str], sent: str, at: int, new: str | None
 ) -> None:
     messages, kept = listed(*sent.split()), stored(*past)
-    turn_id = next(each.turn_id for each in reversed(kept) if words([each])[0] == words([messages[at]])[0])
-    news = new_messages(messages, kept, Anchor(at, turn_id))
+    reply = messages[at]
+    turn_id = next(
+        each.turn_id for each in kept[::-1] if (each.content, each.tool_calls) == (reply.content, reply.tool_calls)
+    )
+    after = sum(message.role == "assistant" for message in messages[at + 1 :])
+    news = new_messages(messages, kept, Anchor(turn_id, after))
     assert (None if news is None else words(news)) == (None if new is None else new.split())
 
 
 def test_a_list_whose_reply_was_taken_out_of_its_session_is_compared_like_any_other() -> None:
     kept = stored("u1 a1", "u2 a2")
-    news = new_messages(listed("u1", "a1", "u2", "a2", "u3"), kept[:3], Anchor(3, kept[3].turn_id))
+    news = new_messages(listed("u1", "a1", "u2", "a2", "u3"), kept[:3], Anchor(kept[3].turn_id, 0))
     assert words(news or ()) == ["a2", "u3"]
 
 

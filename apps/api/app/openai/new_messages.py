@@ -13,7 +13,6 @@ message. A turn stores the digest of the list that it answered and its reply: th
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
@@ -68,10 +67,10 @@ def answerable_list(messages: Sequence[IncomingMessage], *, is_directed: bool) -
 
 @frozen
 class Anchor:
-    """The reply of a recognized list with which it continues its session: its index in the list, and its turn."""
+    """The reply with which a recognized list continues its session: its turn, and the number of replies after it."""
 
-    at: int
     turn_id: TurnId
+    replies_after: int
 
 
 def new_messages(
@@ -148,11 +147,11 @@ def _after_turn(
     messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor
 ) -> tuple[int, Sequence[Message]] | None:
     """As `_after_anchor`; None if the turn no longer has the reply."""
-    reply = _key(messages[anchor.at])
+    at = [place for place, message in enumerate(messages) if message.role == "assistant"][-1 - anchor.replies_after]
     for place in range(len(stored) - 1, -1, -1):
-        if stored[place].turn_id == anchor.turn_id and _key(stored[place]) == reply:
-            first, known = _after_anchor(messages[anchor.at + 1 :], stored[place + 1 :])
-            return anchor.at + 1 + first, known
+        if stored[place].turn_id == anchor.turn_id and _key(stored[place]) == _key(messages[at]):
+            first, known = _after_anchor(messages[at + 1 :], stored[place + 1 :])
+            return at + 1 + first, known
     return None
 
 
@@ -243,22 +242,21 @@ _MOST_BEGINNINGS = 64
 @frozen
 class KnownList:
     """The digests by which a list is recognized, each of 32 bytes: of its beginnings that end with an assistant
-    message, longest first, and of the whole list. `ends` are the indexes of these messages."""
+    message, longest first, and of the whole list."""
 
     beginnings: tuple[bytes, ...]
-    ends: tuple[int, ...]
     whole: bytes
 
 
 def known_list(owner: Sequence[str | None], messages: Sequence[IncomingMessage]) -> KnownList:
     """The digests of a list of this owner. Lists of different owners never have a digest in common."""
     digest = hashlib.sha256(canonical_bytes(list(owner))).digest()
-    beginnings: deque[tuple[bytes, int]] = deque(maxlen=_MOST_BEGINNINGS)
-    for at, message in enumerate(messages):
+    beginnings: list[bytes] = []
+    for message in messages:
         digest = _after(digest, message.role, message.content, message.tool_calls, message.tool_call_id)
         if message.role == "assistant":
-            beginnings.appendleft((digest, at))
-    return KnownList(tuple(each for each, _ in beginnings), tuple(at for _, at in beginnings), digest)
+            beginnings.append(digest)
+    return KnownList(tuple(reversed(beginnings[-_MOST_BEGINNINGS:])), digest)
 
 
 def with_reply(whole: bytes, text: str | None, calls: Sequence[ToolCall]) -> bytes:

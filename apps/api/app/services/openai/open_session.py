@@ -186,7 +186,7 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
     if turn is None:
         return None
     session = SessionRef(tenant_id, turn.session_id)
-    again = replace(request, all_new=False, anchor=Anchor(request.known.ends[turn.place], turn.turn_id))
+    again = replace(request, all_new=False, anchor=Anchor(turn.turn_id, turn.place))
     if turn.is_repeated:
         return Target(session, again)
     if turn.is_last:

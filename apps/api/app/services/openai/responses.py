@@ -65,9 +65,8 @@ async def resolve_target(rt: Runtime, tenant_id: TenantId, request: ResponseRequ
             target = await open_session(rt, tenant_id, request.conversation, chat)
         if chat.known is not None and chat.known.beginnings:
             resent = await rt.database.run(turn_of_list, tenant_id, chat.known.beginnings, None)
-            anchor = None
-            if resent is not None and resent.is_last:  # else the list may also have turns that follow
-                anchor = Anchor(chat.known.ends[resent.place], resent.turn_id)
+            # If others follow the turn, the list may have them, too.
+            anchor = Anchor(resent.turn_id, resent.place) if resent and resent.is_last else None
             target = replace(target, request=replace(chat, all_new=resent is None, anchor=anchor))
         return target
     if request.previous is not None:
