@@ -719,7 +719,7 @@ def test_items_that_are_refused_do_not_keep_a_session_that_was_made_for_a_respon
         assert sessions(at) == []
 
 
-@pytest.mark.parametrize("door", ["turns", "chat", "conversation", "items"])
+@pytest.mark.parametrize("door", ["turns", "chat", "conversation", "items", "pin", "change"])
 def test_a_session_that_was_made_for_a_response_stays_once_it_was_used_otherwise(
     database_url: str, tmp_path: Path, door: str
 ) -> None:
@@ -729,14 +729,19 @@ def test_a_session_that_was_made_for_a_response_stays_once_it_was_used_otherwise
         named = {"X-Session-Id": session["id"]}
         conversation = f"conv_{session['id'].replace('-', '')}"
         chat = {"model": "main", "messages": [user("Second")]}
-        asked: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+        posted: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
             "turns": (f"/v1/sessions/{session['id']}/turns", {"content": "Second"}, {}),
             "chat": ("/v1/chat/completions", chat, named),
             "conversation": ("/v1/responses", {"model": "main", "input": "Second", "conversation": conversation}, {}),
             "items": (f"/v1/conversations/{conversation}/items", {"items": [user("Second")]}, {}),
         }
-        path, body, headers = asked[door]
-        at.http.post(path, json=body, headers=headers).raise_for_status()
+        if door == "pin":
+            at.http.put(f"/v1/sessions/{session['id']}/pins/budget", json={"content": "2,000"}).raise_for_status()
+        elif door == "change":
+            at.http.patch(f"/v1/sessions/{session['id']}", json={"room_goal": "Plan it."}).raise_for_status()
+        else:
+            path, body, headers = posted[door]
+            at.http.post(path, json=body, headers=headers).raise_for_status()
         third = at.client.responses.create(model="main", input="Third", extra_headers=named)
         for response in (first, third):
             at.client.responses.delete(response.id)

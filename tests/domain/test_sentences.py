@@ -93,6 +93,151 @@ def test_phrases_are_found_by_their_words(text: str, kind: str, standing: int, s
     assert (found.kind, found.standing, found.signals) == (kind, standing, signals)
 
 
+_DEMANDS = (
+    "Schlag mir nie wieder Schweinefleisch vor.",
+    "Bitte antworte immer auf Deutsch",
+    "Benutze niemals Tabs.",
+    "Verwende nur Postgres.",
+    "Erwähne auf keinen Fall den Preis.",
+    "Ne me propose jamais de porc.",
+    "Réponds toujours en français.",
+    "N'utilise jamais de tabulations.",
+    "Utilise uniquement Postgres.",
+    "Ne mentionne pas le prix.",
+    "Nunca me propongas cerdo.",
+    "Responde siempre en español.",
+    "No uses tabuladores.",
+    "Usa solo Postgres.",
+    "Siempre incluye el precio.",
+    "Por favor, no menciones el precio.",
+    "Non propormi mai maiale.",
+    "Rispondi sempre in italiano.",
+    "Non usare i tab.",
+    "Usa solo Postgres.",
+    "Nunca me sugira carne de porco.",
+    "Responda sempre em português.",
+    "Não use tabs.",
+    "Use apenas Postgres.",
+    "Stel nooit varkensvlees voor.",
+    "Antwoord altijd in het Nederlands.",
+    "Gebruik geen tabs.",
+    "Gebruik alleen Postgres.",
+    "Никогда не предлагай мне свинину.",
+    "Всегда отвечай по-русски.",
+    "Не используй табуляцию.",
+    "Используй только Postgres.",
+    "Пожалуйста, не упоминайте цену.",
+    "Nigdy nie proponuj mi wieprzowiny.",
+    "Zawsze odpowiadaj po polsku.",
+    "Nie używaj tabulatorów.",
+    "Używaj tylko Postgresa.",
+    "Bana asla domuz eti önerme.",
+    "Her zaman Türkçe cevap ver.",
+    "Sadece Postgres kullan.",
+    "不要推荐猪肉。",
+    "请始终用中文回答。",
+    "千万别用制表符。",
+    "必须使用Postgres。",
+    "永远不要提到价格。",
+    "只用Postgres。",
+    "豚肉は勧めないでください。",
+    "必ず日本語で答えてください。",
+    "タブは使わないで。",
+    "価格には絶対に触れないでください。",
+    "돼지고기는 절대 추천하지 마세요.",
+    "항상 한국어로 대답해 주세요.",
+    "탭은 사용하지 마.",
+    "반드시 Postgres를 사용하세요.",
+    "لا تقترح علي لحم الخنزير أبدا.",
+    "أجب دائما بالعربية.",
+    "لا تستخدم علامات الجدولة.",
+    "Ποτέ μην προτείνεις χοιρινό.",
+    "Να απαντάς πάντα στα ελληνικά.",
+    "Μην χρησιμοποιείς tabs.",
+    "मुझे कभी सूअर का मांस मत सुझाओ।",
+    "हमेशा हिंदी में जवाब दो।",
+    "Đừng bao giờ gợi ý thịt lợn.",
+    "Luôn trả lời bằng tiếng Việt.",
+    "Không được dùng tab.",
+)
+_NO_DEMANDS = (
+    "Ich habe immer Hunger.",
+    "Das ist nie passiert.",
+    "Wir waren schon immer Freunde.",
+    "Ich weiß nicht, was ich will.",
+    "J'ai toujours faim.",
+    "Il n'est jamais venu.",
+    "Je ne sais pas.",
+    "On n'utilise pas ça ici.",
+    "Siempre he querido ir a Noruega.",
+    "Nunca he estado allí.",
+    "No tienes razón.",
+    "No sé qué hacer.",
+    "Siempre me gustó el mar.",
+    "No puedes imaginar lo que pasó.",
+    "Ho sempre fame.",
+    "Non sono mai stato lì.",
+    "Non so cosa fare.",
+    "Mi piace sempre.",
+    "Sempre quis ir à Noruega.",
+    "Nunca estive lá.",
+    "Não sei o que fazer.",
+    "Eu sempre gostei do mar.",
+    "Ik heb altijd honger.",
+    "Ik ben er nooit geweest.",
+    "Ik weet het niet.",
+    "Я всегда хотел в Норвегию.",
+    "Я никогда не был там.",
+    "Не знаю, что делать.",
+    "Не такой уж плохой день.",
+    "Всегда было так.",
+    "Zawsze chciałem pojechać do Norwegii.",
+    "Nigdy tam nie byłem.",
+    "Nie wiem.",
+    "Her zaman Norveç'e gitmek istedim.",
+    "Asla orada bulunmadım.",
+    "我总是很饿。",
+    "我不要紧。",
+    "他必须走了。",
+    "我从来没去过那里。",
+    "我别的都喜欢。",
+    "いつもお腹が空いています。",
+    "昨日は行かないでいました。",
+    "知りませんでした。",
+    "항상 배가 고파요.",
+    "절대 안 갔어요.",
+    "어제 갔어요.",
+    "كنت دائما جائعا.",
+    "لم أذهب هناك أبدا.",
+    "لا أعرف.",
+    "Πάντα ήθελα να πάω στη Νορβηγία.",
+    "Ποτέ δεν πήγα εκεί.",
+    "मुझे हमेशा भूख लगती है।",
+    "मैं कभी नहीं गया।",
+    "Tôi luôn đói.",
+    "Tôi chưa bao giờ đến đó.",
+)
+
+
+@pytest.mark.parametrize("text", _DEMANDS)
+def test_what_has_to_hold_is_recognized_in_other_languages(text: str) -> None:
+    assert read_sentence(text).standing == DEMAND
+    assert read_lasting(text) == read_sentence(text)
+
+
+@pytest.mark.parametrize("text", _NO_DEMANDS)
+def test_what_always_or_never_was_is_no_demand_in_other_languages(text: str) -> None:
+    assert read_sentence(text).standing != DEMAND
+
+
+@pytest.mark.parametrize("part", ["，", "必ず", "지 마", " मत", "asla me", "不", "né ", "siempre ", "не ", "a"])
+def test_no_sentence_takes_long(part: str) -> None:
+    text = part * (8_000 // len(part))
+    started = time.process_time()
+    read_sentence(text)
+    assert time.process_time() - started < 0.5  # it takes some ms at most
+
+
 _PARTS = (
     "never", "do", "not", "must", "only", "need", "to", "next", "will", "done", "no", "longer", "now", "again", "is",
     "12", "/srv/data", "a@b.de", "`x`", "cat?", "the",

@@ -144,6 +144,52 @@ async def test_a_turn_is_kept_once_another_follows_it_and_an_unresolved_one_once
         assert last_kept == [None, 2, 4, 4, 8]
 
 
+async def test_an_unresolved_turn_is_not_kept_by_a_look_at_the_window_while_the_turn_after_it_waits_for_tools(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The next rounds of that worker could drop its newest messages, other workers never."""
+    async with (
+        serving(model(_answer)) as server,
+        service(database_url, _catalogue(server.base_url), folder=tmp_path) as at,
+    ):
+        session_id = (await at.session()).id
+        await at.turn(session_id, "One.")
+        with pytest.raises(ProviderError):
+            await at.turn(session_id, "Two: break.")
+        await at.turn(session_id, "Have a look.", tools=TOOLS)
+        for worker in (at.rt, _worker(at.rt, 1 << 24)):
+            rows = await session_window(worker, ref_of(session_id))
+            assert [(turn.seq, turn.unresolved) for turn in rows.turns] == [(2, True), (3, True)]
+            assert worker.pasts.last_message(session_id)[0] == 2
+
+
+async def test_a_turn_that_ran_again_after_a_refused_one_is_read_as_one_turn(database_url: str, tmp_path: Path) -> None:
+    """The refused message is between the first message of that turn and its reply: a worker without the session
+    answered 500."""
+    failures = [Answer({"error": {"message": "no such thing"}}, status=400)]
+
+    def answer(request: Seen) -> Answer:
+        is_first_try = "once more" in str(request.json["messages"][-1]["content"])
+        return failures.pop() if is_first_try and failures else _answer(request)
+
+    past = [{"role": role, "content": f"{number}"} for number in range(40) for role in ("user", "assistant")]
+    async with (
+        serving(model(answer)) as server,
+        service(database_url, _catalogue(server.base_url), folder=tmp_path) as at,
+    ):
+        session_id = (await at.imported({"messages": past, "policy": {"auto_summarize": False}})).id
+        with pytest.raises(ProviderError):
+            await at.turn(session_id, "And once more.")
+        with pytest.raises(ContextBudgetExceeded):
+            await at.turn(session_id, "too long " * 9_000)
+        (*_, failed, _) = (await list_turns(at.rt, ref_of(session_id), OLDEST)).items
+        await retry_turn(at.rt, ref_of(session_id), failed.id, TurnOptions(), "main")
+        for content in ("After it.", "And after that."):
+            await at.turn(session_id, content)
+            windows = [await window_now(_worker(at.rt, most_bytes), ref_of(session_id)) for most_bytes in (0, 1 << 24)]
+            assert windows[0] == windows[1]
+
+
 @pytest.mark.parametrize("is_first", [False, True])
 async def test_a_round_of_a_long_turn_reads_only_what_was_added_to_the_turn(
     database_url: str, tmp_path: Path, *, is_first: bool
@@ -324,6 +370,17 @@ def test_an_open_turn_of_thousands_of_messages_is_cached_in_steps_each_of_which_
         assert cached.messages == turn.messages[: len(cached.messages)]
         lengths.append(len(cached.messages))
     assert lengths == [512, 1024, len(turn.messages), len(turn.messages)]
+
+
+async def test_the_last_cached_message_is_that_of_the_columns_when_another_model_read_more_than_the_open_turn() -> None:
+    """If that message was lost in the database, the columns are wrong: the open turn is of before."""
+    pasts, session_id, turns = Pasts(1 << 30, monotonic, Telemetry(())), SessionId(_ANY_ID), chat_history(History(), 9)
+    counting = Counting(1, "o200k_base", "gpt-4o", None)
+    pasts.keep_open_turn(session_id, counting, 0, turns[0])
+    columns = Columns(0)
+    columns.extend(turns)
+    await pasts.keep(session_id, replace(counting, model="other"), past_of_columns(columns, 0, columns.turns), ())
+    assert pasts.last_message(session_id) == (turns[-1].messages[-1].seq, turns[-1].messages[-1].id)
 
 
 async def test_a_turn_of_thousands_of_messages_is_kept_off_the_event_loop() -> None:

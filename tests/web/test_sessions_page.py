@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+from pathlib import Path
 
 import httpx
 from playwright.async_api import Browser, Page, Route, expect
@@ -180,3 +182,39 @@ async def _key(database_url: str, tenant: str) -> str:
         return (await create_key(database, uuid7, TenantId(tenant), "web"))[1]
     finally:
         await database.aclose()
+
+
+async def test_a_session_is_exported_deleted_and_imported_again(
+    browser: Browser, origin: str, api: httpx.Client, tmp_path: Path
+) -> None:
+    sid = new_session(api, room_goal="Plan the harvest festival")
+    api.post(f"/v1/sessions/{sid}/turns", json={"content": "When do the stalls open?"}).raise_for_status()
+    exported = api.get(f"/v1/sessions/{sid}/export").json()
+    async with open_page(browser, origin) as (page, watch):
+        watch.expected = ("status of 422",)
+        await page.goto(f"{origin}/ui/#/sessions/{sid}/memory")
+        async with page.expect_download() as download:
+            await page.get_by_role("button", name="Export").click()
+        file = tmp_path / (await download.value).suggested_filename
+        await (await download.value).save_as(file)
+        assert json.loads(file.read_text())["turns"] == exported["turns"]
+        dialog = page.get_by_role("dialog")
+        await page.get_by_role("button", name="Delete").click()
+        await dialog.get_by_role("button", name="Cancel").click()
+        assert api.get(f"/v1/sessions/{sid}").status_code == 200
+        await page.get_by_role("button", name="Delete").click()
+        await dialog.get_by_role("button", name="Delete").click()
+        await expect(page.get_by_text("There is no session yet.")).to_be_visible()
+        assert api.get(f"/v1/sessions/{sid}").status_code == 404
+        await _import_file(page, b'{"turns": [')
+        await expect(page.get_by_role("alert")).to_be_visible()
+        await _import_file(page, file.read_bytes())
+        await expect(page.get_by_role("heading", level=1)).to_contain_text("When do the stalls open?")
+    (made,) = api.get("/v1/sessions").json()["items"]
+    assert made["room_goal"] == "Plan the harvest festival"
+
+
+async def _import_file(page: Page, content: bytes) -> None:
+    async with page.expect_file_chooser() as chooser:
+        await page.get_by_role("button", name="Import").click()
+    await (await chooser.value).set_files({"name": "a.json", "mimeType": "application/json", "buffer": content})

@@ -42,6 +42,7 @@ type Query = Record<string, string | number | boolean | null | undefined>;
 
 interface Options {
   query?: Query;
+  /** A file is sent as it is, all else as JSON. */
   body?: unknown;
   method?: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
   signal?: AbortSignal;
@@ -65,7 +66,8 @@ async function send(path: string, options: Options): Promise<Response> {
     answer = await fetch(addressOf(path, options.query), {
       method: options.method ?? (options.body === undefined ? "GET" : "POST"),
       headers,
-      body: options.body === undefined ? null : JSON.stringify(options.body),
+      body:
+        options.body === undefined ? null : options.body instanceof Blob ? options.body : JSON.stringify(options.body),
       signal: options.signal ?? null,
       credentials: "omit",
       cache: "no-store",
@@ -92,6 +94,16 @@ async function problemOf(answer: Response): Promise<Problem> {
 export async function call<T>(path: string, options: Options = {}): Promise<T> {
   const answer = await send(path, options);
   return (answer.status === 204 ? undefined : await answer.json()) as T;
+}
+
+/** Has the browser save an answer as a file. */
+export async function save(path: string, fileName: string): Promise<void> {
+  const answer = await send(path, {});
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await answer.blob());
+  link.download = fileName;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
 export interface ServerEvent {

@@ -61,6 +61,26 @@ def test_items_of_the_summary_before_that_begin_alike_are_each_found_in_their_or
         quoted[source_text(_TURNS[0].messages[0])[:40]]
 
 
+def test_an_item_that_is_the_beginning_of_another_does_not_take_its_place() -> None:
+    texts = (
+        "They told us that the lamp is red on Sundays.",
+        "The lamp is red on Sundays.",
+        "The lamp is red on Sundays. It was green.",
+    )
+    told, whole, longer = (
+        SummaryItem(text, (message.id,)) for text, message in zip(texts, _FOLD.sources[:3], strict=True)
+    )
+    fold = replace(_FOLD, previous=_HISTORY.summary(SummaryBody("Before.", key_facts=(told, whole, longer))))
+    for quotations in (
+        ("The lamp is red on Sundays.", "The lamp is red on Sundays."),
+        ("the lamp is red on sundays.", "The lamp is red on"),
+        ("The lamp is red on", "The lamp is red on"),
+    ):
+        quoted = quoted_items(fold)
+        assert [quoted[quotation] for quotation in quotations] == [whole, longer]
+        assert quoted["the lamp is red"] == told, "the only one that was not found before"
+
+
 @pytest.mark.parametrize(
     "quotation", ["", "  ", "the", "words of nobody at all", "m1", "p1", "\0\0\0\0\0\0\0\0\0", "…"]
 )

@@ -8,7 +8,7 @@ import pytest
 
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, Turn
 from app.engine.summary.block import render_summary
-from app.engine.summary.extractive import keep_lasting
+from app.engine.summary.extractive import fallback_summary, keep_lasting
 from app.engine.summary.fold import Fold
 from tests.engine.histories import History, estimate
 
@@ -105,6 +105,32 @@ def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before:
         assert all(stands in text for text in kept)
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        ("Never push to main.", "Never push to release."),
+        ("Never write to the table ledger_entry.", "Never write to the table ledger_archive."),
+        ("You must not touch pump 7.", "You must not touch pump 12."),
+        ("Do not call Anna before 9 AM.", "Do not call Ben before 9 AM."),
+        ("Never deploy on Fridays.", "Never deploy on Sundays.", "Never deploy on holidays."),
+    ],
+)
+def test_what_the_user_forbids_stands_beside_what_was_forbidden_in_the_same_words_of_something_else(
+    rules: tuple[str, ...],
+) -> None:
+    """The newer one was taken for a new version of the older, which was lost."""
+    history, body = History(), _FORGETFUL
+    for text in (*rules, "We sailed to Oslo for a week."):
+        body = keep_lasting(_FORGETFUL, fold_of(history, text, previous=body), estimate)
+    assert set(texts_of(body, kept=True)) == set(rules)
+    assert set(texts_of(keep_lasting(_FORGETFUL, fold_of(history, *rules), estimate), kept=True)) == set(rules)
+    newest = SummaryBody("A record.", key_facts=(SummaryItem(rules[-1], (fold_of(history, "So.").messages[0].id,)),))
+    assert set(texts_of(keep_lasting(newest, fold_of(history, *rules), estimate), kept=True)) == set(rules[:-1])
+    extract = fallback_summary(fold_of(history, *rules), estimate)
+    assert extract is not None
+    assert set(texts_of(extract)) >= set(rules)
+
+
 def test_an_assistants_message_closes_a_task_or_a_question_of_the_previous_summary() -> None:
     history = History()
     task, question = "Please remind me to book a berth in Bergen.", "Do we run `pg_restore -j 4` for the ledger?"
@@ -120,6 +146,19 @@ def test_an_assistants_message_closes_a_task_or_a_question_of_the_previous_summa
     assert kept_after("That sounds like a lovely week.") == {task, question}
     assert kept_after("The berth in Bergen is booked.") == {question}
     assert kept_after("For the ledger it needs one more flag.") == {task}
+
+
+@pytest.mark.parametrize("listed_as", SUMMARY_LISTS)
+def test_what_the_user_forbids_is_not_closed_as_a_task_in_whichever_list_a_model_put_it(listed_as: str) -> None:
+    history = History()
+    cited = (history.turn(("assistant", 20, 1)).messages[0].id,)
+    before = SummaryBody("A record.", **{listed_as: (SummaryItem(_PLANTED[0], cited),)})
+    fold = fold_of(history, "We sailed to Oslo for a week.", previous=before)
+    asked, reply = fold.turns[0].messages
+    turn = replace(fold.turns[0], messages=(asked, replace(reply, content="The write to table ledger_copy is done.")))
+    assert texts_of(keep_lasting(_FORGETFUL, replace(fold, turns=(turn,)), estimate), kept=True) == [_PLANTED[0]]
+    lifted = fold_of(history, "You may write to the table ledger_entry again now.", previous=before)
+    assert texts_of(keep_lasting(_FORGETFUL, lifted, estimate), kept=True) == []
 
 
 def test_a_summary_item_with_the_opposite_or_another_value_does_not_cover_the_statement() -> None:

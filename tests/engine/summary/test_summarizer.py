@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from app.domain.stored import MOST_CITED_MESSAGES
 from app.domain.types import SUMMARY_LISTS, Message, MessageId, SummaryBody, SummaryItem, TurnStatus
 from app.engine.messages.turns import sendable_units
 from app.engine.summary.block import render_summary
@@ -149,7 +150,12 @@ def test_every_shown_id_is_resolved_to_its_messages(snapshot: Snapshot, previous
     assert [prompt.known_ids[item["message_ids"][0]] for item in before] == [item.message_ids for item in carried]
 
 
-@given(snapshots(), bodies(st.integers(1, 20).map(text_of)), st.randoms(), st.sampled_from(("…", " ... ")))
+@given(
+    snapshots(),
+    bodies(st.integers(1, 20).map(text_of)),
+    st.randoms(),
+    st.sampled_from(("…", " ... ", "....", "⋯", "[…]", '"..."', "(…)", "**…**", "..", "‥")),
+)
 def test_items_that_an_answer_only_cites_are_those_of_the_previous_summary_as_they_were(
     snapshot: Snapshot, previous: SummaryBody, random: Random, unchanged: str
 ) -> None:
@@ -176,6 +182,41 @@ def test_an_item_that_is_not_of_the_previous_summary_cannot_be_carried_over(cite
     with pytest.raises(SummaryRefused) as refused:
         accept_summary(answer, _KNOWN, {"p1": SummaryItem("The lamp is red.", ())})
     assert refused.value.reason == "unknown_message_id"
+
+
+def test_an_item_of_the_previous_summary_that_several_lists_cite_is_in_the_first_of_them() -> None:
+    """Each list repeated it, in the next summary too, and so it took the place of others."""
+    before = {"p1": SummaryItem("The lamp is red.", _KNOWN["p1"]), "p2": SummaryItem("It is late.", _KNOWN["m1"])}
+    carries = [{"text": "…", "message_ids": ["p1"]}]
+    answer = _answer(key_facts=carries, decisions=carries, action_items=[{"text": "…", "message_ids": ["p1", "p2"]}])
+    body = accept_summary(answer, _KNOWN, before)
+    assert (body.key_facts, body.decisions, body.action_items) == ((before["p1"],), (), (before["p2"],))
+
+
+@pytest.mark.parametrize("text", ["…", "...", "[…]"])
+def test_a_text_that_stands_for_the_previous_one_is_that_one_and_for_none_is_refused(text: str) -> None:
+    answer = _answer(summary_text=text)
+    assert accept_summary(answer, _KNOWN, {}, "What was before.").summary_text == "What was before."
+    with pytest.raises(SummaryRefused) as refused:
+        accept_summary(answer, _KNOWN, {})
+    assert refused.value.reason == "empty"
+
+
+def test_items_that_are_merged_from_summary_to_summary_cite_a_bounded_number_of_messages() -> None:
+    """A model that cites everything for each item made each stored summary as long as its session has messages."""
+    history, before = History(), SummaryBody("A record.")
+    for _ in range(12):
+        fold = replace(
+            fold_of(snapshot_of(chat(history, 12), history.turn(), input_budget=1000)),
+            previous=history.summary(before),
+        )
+        (chunk,) = split_for_summarizer(fold, 100_000, estimate)
+        prompt = summarizer_prompt(fold, chunk, before, 100_000, estimate)
+        facts = [{"text": f"Fact {number}.", "message_ids": list(prompt.known_ids)} for number in range(5)]
+        before = accept_summary(_answer(key_facts=facts), prompt.known_ids, prompt.items_before)
+        newest = prompt.known_ids[f"m{len(chunk)}"][0]
+        assert all(newest in item.message_ids for item in before.key_facts)
+    assert [len(item.message_ids) for item in before.key_facts] == [MOST_CITED_MESSAGES] * 5
 
 
 @given(_answers, st.sampled_from(("{}", "```json\n{}\n```", "Here it is: {} I hope it helps.")))

@@ -16,6 +16,7 @@ from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
 from app.domain.frozen import names_of, replace
 from app.domain.types import (
+    OPEN_STATUSES,
     STATUS_OF,
     Message,
     MessageId,
@@ -246,8 +247,8 @@ async def _counts(
 
 
 def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
-    """Only the latest settled turn can still be unresolved (contract.md, decision 7); the running one always is."""
-    settled = [turn for turn in turns if turn.status is not TurnStatus.RUNNING]
+    """Only the latest settled turn can still be unresolved (contract.md, decision 7); the open one always is."""
+    settled = [turn for turn in turns if turn.status not in OPEN_STATUSES]
     latest = settled[-1].seq if settled else 0
     found: list[Turn] = []
     for turn in turns:

@@ -8,6 +8,7 @@ from itertools import groupby
 from uuid import UUID
 
 from app.db.database import Transaction, record_of
+from app.db.messages import NOT_REJECTED
 from app.db.sql import OPEN_STATUSES_SQL, sql
 from app.domain.stored import StoredTexts
 from app.domain.types import SessionId
@@ -25,7 +26,8 @@ _SETTLED_THROUGH = sql(f"""
         ORDER BY t.seq DESC LIMIT 1)
     """)
 
-# The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed.
+# The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed. A message of a
+# rejected turn may be between those of a turn that ran again after it.
 _TEXTS = sql(f"""
     SELECT coalesce(string_agg(uuid_send(id), ''), '') AS ids,
         coalesce(string_agg(uuid_send(turn_id), ''), '') AS turn_ids,
@@ -43,7 +45,7 @@ _TEXTS = sql(f"""
                     AND octet_length(content::text) <= {_LONGEST_TEXT_BYTES}
                 THEN left(role, 1) ELSE '-' END AS letter
         FROM messages
-        WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND NOT withdrawn
+        WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND NOT withdrawn AND {NOT_REJECTED}
         ORDER BY seq LIMIT :limit
     ) AS m
     """)
@@ -73,7 +75,8 @@ async def settled_through(tx: Transaction, session_id: SessionId, before_seq: in
 async def settled_texts(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, encoding: str, limit: int
 ) -> StoredTexts:
-    """The first `limit` messages of a range that are not withdrawn. Those counted in another encoding have no text."""
+    """The first `limit` messages of a range that are neither withdrawn nor of a rejected turn. Those counted in another
+    encoding have no text."""
     row = await tx.fetch_one(
         _TEXTS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, encoding=encoding, limit=limit
     )

@@ -11,7 +11,7 @@ from app.db.driver import Record
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import STEP_FAILED
 from app.db.sessions import insert_in_session, locked_session
-from app.db.sql import CLOCK, listed, of_session, sql
+from app.db.sql import CLOCK, OPEN_STATUSES_SQL, listed, of_session, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import Limits, Scope
@@ -50,7 +50,8 @@ _CONTEXT = sql(f"""
         EXISTS (
             SELECT FROM turn_steps st WHERE {STEP_FAILED} AND st.session_id = :session_id AND st.turn_id = (
                 SELECT t.id FROM turns t
-                WHERE t.session_id = :session_id AND t.seq < :before_seq AND t.status <> 'rejected'
+                WHERE t.session_id = :session_id AND t.seq < :before_seq
+                    AND t.status NOT IN {OPEN_STATUSES_SQL} AND t.status <> 'rejected'
                 ORDER BY t.seq DESC LIMIT 1)
         ) AS step_failed,
         (SELECT id FROM messages WHERE session_id = :session_id AND seq = :cached_seq) AS cached_id

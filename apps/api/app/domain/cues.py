@@ -39,7 +39,9 @@ PARTS: Final[Mapping[int, Sequence[str]]] = {
 }  # fmt: skip
 RULE_WORDS: Final = frozenset((
     "always", "never", "must", "mustn't", "don't", "only", "sure", "avoid", "stop", "circumstances", "niemals", "nie",
-    "immer", "jamais", "toujours",
+    "immer", "keinen", "keine", "nur", "jamais", "toujours", "pas", "uniquement", "nunca", "siempre", "uses", "sempre",
+    "mai", "non", "nooit", "altijd", "geen", "alleen", "nigdy", "zawsze", "asla", "sadece", "daima", "solo", "apenas",
+    "favor",
 ))  # fmt: skip
 """Whole words, of which `RULE` needs one if the text has none of the parts of `RULES`."""
 
@@ -70,6 +72,48 @@ RULE: Final = re.compile(
     rf"|\b(?:(?:and|but|so|can) (?:{_COMMANDS})\w|must(?: not|n't)? (?!have|be (?!\w+(?:ed|en)\b)))"
 )
 """Clauses that say what has to hold from now on: commands, not reports of the past."""
+RULE_ELSEWHERE: Final = re.compile(
+    r"""\W{0,3}+
+    (?:(?:bitte|por\ favor|per\ favore|s'il\ (?:te|vous)\ plaît|пожалуйста|proszę|lütfen|कृपया|xin|hãy),?\ )?
+    (?:
+      (?:verwend|benutz|nimm|schreib|antwort|sag|nenn|zeig|mach|schlag)\w*\ (?:\w+\ ){0,2}(?:nur|nie|keine?n?|immer)\ \w
+    | erwähn\w*\ (?:\w+\ )?(?:auf\ keinen\ fall|nie|nicht)\b | auf\ keinen\ fall\b
+    | n(?:e\ |'(?!est))(?:\w+\ ){1,2}(?:jamais|pas|plus)\ \w
+    | (?:utilise|emploie|réponds|répond|écris|écrive|parle)[rz]?\ (?:\w+\ )?(?:uniquement|seulement|toujours)\b
+    | (?:no|nunca|jamás)\ (?:(?:me|nos|le|les|l[oa]s?)\ )?
+      (?:us|respond|contest|escrib|habl|mencion|propong|recomiend|sugier|incluy|añad|pong|cambi|borr|toqu|llam|enví|muestr
+        |utilic|pregunt|olvid|hag|dig)(?:es|as|en|an)\b
+    | siempre\ (?:(?:us|respond|contest|escrib|habl|incluy)[ea]|menciona|añade|pon|llama|muestra|pregunta|haz)\b
+    | (?:(?:us|respond|contest|escrib|habl)[ea]|utiliza)\ (?:siempre|sólo|solo|solamente|únicamente)\b
+    | (?:não|nunca)\ (?:me\ )?(?:use|responda|escreva|fale|mencione|proponha|recomende|sugira|inclua|mude|apague|chame
+        |envie|mostre|utilize|pergunte|esqueça|faça|diga)m?\b
+    | sempre\ (?:use|responda|escreva|fale|inclua|mostre|pergunte)\b
+    | (?:use|responda|escreva|fale|utilize)\ (?:sempre|apenas|só|somente)\b
+    | (?:rispond[ia]|scriv[ia]|parla|usa|utilizza)\ (?:sempre|solo|soltanto)\b
+    | non\ \w*(?:are|ere|ire|rmi|rci|rlo|rla)(?:\ mai)?\ \w
+    | (?:gebruik|antwoord|schrijf|stel|noem|zeg|geef|toon|vraag|maak|stuur)\ (?:\w+\ )?(?:nooit|altijd|geen|alleen)\ \w
+    | (?:никогда\ |больше\ )*не\ (?:\w+(?:йте|ите|ьте)|используй|пиши|говори|предлагай|забывай|забудь|меняй|называй
+        |упоминай|советуй)\b
+    | (?:всегда|обязательно|только)\ (?:\w+(?:йте|ите|ьте)|отвечай|пиши|используй|говори|называй|указывай|спрашивай)\b
+    | (?:отвечай|пиши|используй|говори)(?:те)?\ (?:всегда|только|исключительно)\b
+    | (?:nigdy\ )?nie\ (?:używaj|pisz|mów|proponuj|zapominaj|zmieniaj|podawaj|wspominaj|polecaj)(?:cie)?\b
+    | (?:zawsze|tylko)\ (?:używaj|pisz|mów|odpowiadaj|podawaj|pytaj)(?:cie)?\b
+    | (?:używaj|pisz|odpowiadaj)(?:cie)?\ tylko\b
+    | (?:bana\ )?asla\ .*m[ae](?:y[ıi]n(?:[ıi]z)?)?[.!\s]*$
+    | (?:her\ zaman|daima|sadece)\ .*\ (?:ver|kullan|yaz|söyle|yanıtla|göster|sor)(?:[ıiuü]n(?:[ıiuü]z)?)?[.!\s]*$
+    | لا\ ت(?!وجد|زال|عرف|علم)\w+ | (?:أجب|استخدم|اكتب|تحدث|اذكر)\b.*\b(?:دائما|دائماً|فقط)\b
+    | (?:ποτέ\ )?μην?\ \w | να\ \w+ς\ (?:\w+\ )?(?:πάντα|μόνο)\b | πάντα\ να\ \w
+    | (?:हमेशा|केवल|सिर्फ)\ .*\ (?:दो|दें|करो|करें|कीजिए|लिखो|लिखें|बताओ)[।.!\s]*$ | .*\ मत\ \S+[।.!\s]*$
+    | (?:đừng|không\ được)\ \w | (?:luôn|chỉ)\ (?:trả\ lời|dùng|sử\ dụng|viết|gọi|nói|hỏi)\b
+    | [请請]?(?:禁止|必[须須]|始[终終]|只[能用准])
+    | (?:.*[，。；！])?[请請]?(?:千万|千萬)?(?:永[远遠])?(?:不要(?!紧|緊)|[别別](?!的|人)|[请請切]勿|[务務]必|一定要)
+    | .*ないで(?:ください|下さい|ね)?[。！\s]*$ | (?=.*(?:ください|下さい|こと)[。！\s]*$).*(?:必ず|常に|絶対に|決して)
+    | .*지\ ?(?:마(?:세요|라|요)?|말(?:아\ ?(?:줘|주세요)?|고))[.!\s]*$
+    | (?=.*(?:세요|줘|십시오)[.!\s]*$).*(?:절대|항상|반드시|꼭)[ ]
+    )""",
+    re.VERBOSE,
+)
+"""The same in some other languages, at the beginning of lower-case text."""
 VALUE_OF: Final = re.compile(
     r"(?:\b(?:is|are|called|named|at|on|use|run|file|path|command|host|url|(?:moved|changed|switched)\s+to)(?:\s+now)?|[:=])"
     r"\s+[\"'(]?(?:`[^`\n]+`|https?://\w"

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, ne
 from typing import Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
@@ -35,6 +35,10 @@ _LONGEST_PLAIN_WORD: Final = 3
 """Words up to this length are mostly articles and prepositions, which every sentence has."""
 _OF_A_SUMMARY: Final = -(2**50)  # the position of a summary's first statement, which precedes everything else
 _LAST_OF_A_SUMMARY: Final = _OF_A_SUMMARY // 2
+_FORBIDDING: Final = frozenset((
+    "never", "not", "don't", "don’t", "mustn't", "cannot", "can't", "nie", "niemals", "nicht", "jamais", "nunca",
+    "jamás", "mai", "nooit", "никогда", "nigdy", "asla", "đừng", "ποτέ",
+))  # fmt: skip
 _EXACT_WORD: Final = re.compile(r"\d|[\w][_@/.:][\w]")
 _QUOTED: Final = re.compile(r"`[^`\n]+`")
 _CHANGING: Final = frozenset((
@@ -120,7 +124,8 @@ def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[i
     frame = _frame(unit) if by_user else None
     closed: set[int] = set()
     for waits in waiting:
-        if waits.kind in OPEN_KINDS:
+        forbids = waits.sentence.standing == DEMAND and not _FORBIDDING.isdisjoint(waits.sentence.words)
+        if waits.kind in OPEN_KINDS and not forbids:
             is_closed = finishes or (waits.kind == "open_questions" and not by_user)
         elif waits.sentence.standing == DEMAND:
             is_closed = lifts and _is_about(unit, waits)
@@ -153,6 +158,13 @@ def telling_words(sentence: Sentence) -> list[str]:
     return [word for word in sentence.words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii()]
 
 
+def _forbids_another(words: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether both forbid something, in the same words but for the one that says what: neither replaces the other."""
+    forbidding = _FORBIDDING.intersection(words)
+    is_alike = bool(forbidding) and len(words) == len(other) and forbidding.issubset(other)
+    return is_alike and sum(map(ne, words, other)) == 1
+
+
 @frozen
 class Taken:
     """The chosen units, indexed by word, so that a near-duplicate is found without comparing with all of them."""
@@ -170,6 +182,8 @@ class Taken:
         if max(candidates.values()) < _SAME_WORDS_RATIO * len(words):
             return None
         for other, shared in candidates.most_common(3):
+            if _forbids_another(words, self.units[other].sentence.words):
+                continue
             says_it_all = shared >= _CONTAINED_WORDS_RATIO * len(words)
             if says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *self.units[other].sentence.words}):
                 return other
@@ -257,6 +271,8 @@ def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:
     shared = Counter(chain.from_iterable([taken.by_word.get(word, ()) for word in telling]))
     for place, words in shared.most_common(3):
         other = taken.units[place]
+        if _forbids_another(unit.sentence.words, other.sentence.words):
+            continue
         cites_it = not set(unit.source_ids).isdisjoint(other.source_ids)
         ratio = _FINISHED_WORDS_RATIO if cites_it else _RESTATED_WORDS_RATIO
         if words >= ratio * len(telling) and _says(other, unit, exactly=True):

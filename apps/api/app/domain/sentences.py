@@ -147,7 +147,8 @@ def _worded(text: str) -> tuple[str, str, tuple[str, ...], int]:
 
 
 def _read(text: str, typed: str, lower: str, words: tuple[str, ...], possible: int) -> Sentence:
-    standing = DEMAND if possible & cues.RULES and cues.RULE.search(lower) else 0
+    is_demand = possible & cues.RULES and (cues.RULE.search(lower) or cues.RULE_ELSEWHERE.match(lower))
+    standing = DEMAND if is_demand else 0
     may_identify = _may_identify(text)
     if not standing and (may_identify or possible & cues.NUMBERS):
         standing = 1 if cues.VALUE_OF.search(typed) else 0

@@ -26,6 +26,9 @@ from app.domain.types import (
     TurnStatus,
 )
 
+MOST_CITED_MESSAGES: Final = 100
+"""Most messages that an item of a summary cites. One that continues others would cite all of theirs."""
+
 
 class JsonText(str):
     """JSON that is already encoded; the database gets it unchanged."""

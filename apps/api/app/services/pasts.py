@@ -152,7 +152,7 @@ class Pasts:
         past = self._of(session_id)
         if past.counting is None or past.counting.past_version <= counting.past_version:
             past.counting, past.columns, past.columns_bytes = counting, columns, columns.size_bytes
-            past.open_turn = None if turns else past.open_turn
+            past.open_turn = None  # it is not what follows these columns
             self._put(session_id, past)
         return past_of_columns(
             columns, first, bisect_right(columns.turn_seqs, turns[-1].seq) if turns else kept.end_turn

@@ -14,6 +14,7 @@ from app.db.turns import cancel_open_turns
 from app.domain.errors import InvalidRequest, NotFound, existing, located
 from app.domain.figures import SessionFigures, SessionUsage
 from app.domain.frozen import replace
+from app.domain.responses import Lifetime
 from app.domain.types import (
     MOST_PINS,
     MOST_PINS_BYTES,
@@ -138,12 +139,14 @@ async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId
 @retried
 async def change_session(rt: Runtime, session: SessionRef, fields: JsonObject) -> Session:
     """Sets the given fields; `policy`, `metadata` and `limits` as a whole, and null removes a value. Stored turns keep
-    what they were sent with. Raises `NotFound`, `InvalidRequest`."""
+    what they were sent with. A session that was made for a response is then kept without it. Raises `NotFound`,
+    `InvalidRequest`."""
     fields = with_given_policy(rt, fields)
     _check(rt, fields)
     changed = _as_stored(rt, fields)
     async with rt.database.begin(locking=session.id) as tx:
         stored = existing(await store.get_session(tx, session, lock=True), "session")
+        await store.set_lifetime(tx, session.id, Lifetime.UNTIL_DELETED)
         return existing(await store.update_session(tx, session.tenant_id, replace(stored, **changed)), "session")
 
 
@@ -213,10 +216,11 @@ def _check_known(field: str, value: str | None, instructions: Mapping[str, str])
 
 @retried
 async def put_pin(rt: Runtime, session: SessionRef, pin: Pin) -> Pin:
-    """Stores the pin, replacing the one of the same name. Raises `NotFound` for the session, and `InvalidRequest` if
-    the session would have too many pins or bytes of pins."""
+    """Stores the pin, replacing the one of the same name, in a session that is then kept as by `change_session`. Raises
+    `NotFound` for the session, and `InvalidRequest` if it would have too many pins or bytes of pins."""
     async with rt.database.begin(locking=session.id) as tx:
         existing(await store.get_session(tx, session, lock=True), "session")  # the sums hold until the pin is stored
+        await store.set_lifetime(tx, session.id, Lifetime.UNTIL_DELETED)
         count, size_bytes = await store.other_pins(tx, session, pin.name)
         if count >= MOST_PINS:
             raise InvalidRequest(f"The session has {count} pins, which is the most.", ("path", "name"))

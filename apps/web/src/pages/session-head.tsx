@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call } from "../api";
+import { call, save } from "../api";
 import { cut, dollars, percent, plural, tokens } from "../format";
 import { LiveStatus } from "../live";
 import { sentenceOf } from "../resource";
@@ -7,8 +7,10 @@ import { addressOf, type Tab } from "../router";
 import { SessionSearch } from "../search/session-search";
 import { givenTitle, titleOf } from "../title";
 import type { Figures, Session } from "../types";
+import { Confirm } from "../ui/confirm";
 import { Failure } from "../ui/failure";
 import { useKeptFocus } from "../ui/kept-focus";
+import { useMaking } from "../ui/making";
 import { StateBadge } from "../ui/state-badge";
 
 /** A longer goal would push the tabs down; the prompts have it whole. */
@@ -51,9 +53,12 @@ export function SessionHead({ session, tab, turn, onChange }: Props) {
         <div class="name-row">
           <h1 tabIndex={-1}>{title}</h1>
           {session && (
-            <button ref={rename} type="button" class="plain small" onClick={() => setNaming(true)}>
-              Rename
-            </button>
+            <span class="name-actions">
+              <button ref={rename} type="button" class="plain small" onClick={() => setNaming(true)}>
+                Rename
+              </button>
+              <Leaving session={session} title={title} />
+            </span>
           )}
         </div>
       )}
@@ -77,6 +82,46 @@ export function SessionHead({ session, tab, turn, onChange }: Props) {
         </p>
       )}
     </header>
+  );
+}
+
+/** The session as a file, and its end. */
+function Leaving({ session, title }: { session: Session; title: string }) {
+  const [asks, setAsks] = useState(false);
+  const exporting = useMaking();
+  const deleting = useMaking();
+  const problem = exporting.error ?? deleting.error;
+  const path = `sessions/${session.id}`;
+  return (
+    <>
+      <button
+        type="button"
+        class="plain small"
+        disabled={exporting.busy}
+        onClick={() => void exporting.make(() => save(`${path}/export`, `session-${session.id}.json`))}
+      >
+        Export
+      </button>
+      <button type="button" class="plain small" disabled={deleting.busy} onClick={() => setAsks(true)}>
+        Delete
+      </button>
+      {asks && (
+        <Confirm
+          title={`Delete “${cut(title, 60)}”?`}
+          action="Delete"
+          onConfirm={() =>
+            void deleting.make(async () => {
+              await call(path, { method: "DELETE" });
+              return addressOf();
+            })
+          }
+          onLeave={() => setAsks(false)}
+        >
+          <p>The session is erased for good, with its turns, messages, summaries, pins and audits. Forks of it stay.</p>
+        </Confirm>
+      )}
+      <Failure why={problem ? sentenceOf(problem) : null} />
+    </>
   );
 }
 

@@ -1,4 +1,4 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { call, type Page } from "../api";
 import { ago, cut, dollars, percent, plural, shortId, tokens } from "../format";
 import { LiveStatus, useTurnChanges, useThrottled } from "../live";
@@ -60,12 +60,35 @@ export function SessionsPage({ models }: { models: ModelList }) {
   const only = read.length === 1 && !words ? read[0] : undefined;
 
   const begin = () => making.make(async () => addressOf((await call<Session>("sessions", { body: {} })).id, "chat"));
+  const files = useRef<HTMLInputElement>(null);
+  const load = (input: HTMLInputElement) =>
+    making.make(async () => {
+      const [file] = input.files ?? [];
+      input.value = ""; // so that the same file can be chosen again
+      if (file) return addressOf((await call<Session>("sessions/import", { body: file })).id);
+    });
 
   return (
     <>
       <div class="title-row">
         <h1 tabIndex={-1}>Sessions</h1>
         <LiveStatus />
+        <input
+          ref={files}
+          type="file"
+          hidden
+          accept=".json,application/json"
+          aria-label="An exported session, or a list of messages"
+          onChange={(event) => void load(event.currentTarget)}
+        />
+        <button
+          type="button"
+          title="An exported session, or a list of messages"
+          disabled={making.busy}
+          onClick={() => files.current?.click()}
+        >
+          Import
+        </button>
         <button type="button" class="primary" disabled={making.busy} onClick={() => void begin()}>
           New session
         </button>

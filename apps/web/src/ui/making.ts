@@ -1,13 +1,13 @@
-// Making a session, and going to it.
+// What a button starts: making a session and going to it, for example.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { goTo } from "../router";
 
 export interface Making {
   busy: boolean;
-  /** Why the last one was not made. */
+  /** Why the last one was not done. */
   error: unknown;
-  /** `todo` makes a session and gives the address to go to. */
-  make: (todo: () => Promise<string>) => Promise<void>;
+  /** `todo` may give an address to go to. */
+  make: (todo: () => Promise<string | void>) => Promise<void>;
 }
 
 /** Once at a time: a second click makes no second session. Whoever went elsewhere meanwhile stays there. */
@@ -23,14 +23,14 @@ export function useMaking(): Making {
     [],
   );
 
-  async function make(todo: () => Promise<string>) {
+  async function make(todo: () => Promise<string | void>) {
     if (running.current) return;
     running.current = true;
     setBusy(true);
     setError(null);
     try {
       const address = await todo();
-      if (isHere.current) goTo(address);
+      if (isHere.current && address !== undefined) goTo(address);
     } catch (why) {
       setError(why);
     } finally {

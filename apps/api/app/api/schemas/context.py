@@ -12,7 +12,7 @@ from app.api.schemas.values import Answer, Id, In, Instant, Open, Paged, answer_
 from app.domain import figures
 from app.domain.audit import TrimAction, TrimLog, TurnContext
 from app.domain.figures import CurrentWindow, PointWindow, TimelineRange, TurnPoint
-from app.domain.stored import StoredSummary
+from app.domain.stored import MOST_CITED_MESSAGES, StoredSummary
 from app.domain.types import MOST_FOCUS_CHARS, REGIONS, Count, Name
 from app.services.views.search import Found, FoundInSession, FoundMessage, FoundPage
 
@@ -169,7 +169,9 @@ class SummaryItemIn(In):
     """One fact, decision, question or action, and the messages it comes from, if any."""
 
     text: SummaryText
-    message_ids: list[Annotated[UUID, Field(strict=False)]] = Field(default_factory=list[UUID], max_length=100)
+    message_ids: list[Annotated[UUID, Field(strict=False)]] = Field(
+        default_factory=list[UUID], max_length=MOST_CITED_MESSAGES
+    )
     kept: bool = Field(default=False, description="The value that the item had when it was read.")
 
 

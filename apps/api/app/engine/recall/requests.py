@@ -1,7 +1,7 @@
 """Which sentences of a message ask for something: those with a question mark, or with the first words of a request.
 
 A request often has no question mark: it may be a sentence such as "Tell me when …", and chats often omit the mark.
-The first words are those of English and of some other languages.
+The first words are those of English and of some other languages; some languages ask by words anywhere in a sentence.
 """
 
 from __future__ import annotations
@@ -44,13 +44,45 @@ _QUESTIONS: Final = rf"""
 """
 _OF_OTHER_LANGUAGES: Final = r"""
     (?:sag(?:t|e|en\ sie)?|zeig(?:e|en\ sie)?)\ (?:mir|uns)\b | erinner(?:e|n\ sie)?\ mich\b | nenne\b | liste\b
-    | (?:wann|wo|wer|wem|wen|wessen|warum|welche[rsmn]?)\b
-    | wie\ (?:viele?|oft|lange|hei(?:ß|ss)t)\b | was\ (?:hat|habe|ist)\b
-    | (?:dis|dites|rappelle|rappelez)[-\ ](?:moi|nous)\b | (?:où|quel(?:le)?s?|combien|pourquoi)\b | est-ce\ qu
-    | (?:dime|dinos|recu[eé]rdame|cuándo|dónde|quién(?:es)?|qué|cuál(?:es)?|cuánt[oa]s?|por\ qué|cómo)\b
-    | (?:dimmi|ricordami|quanti|quante|perché)\b | (?:diga-me|lembra-me|quem|onde|quais|quantos)\b
-    | zeg\ me\b | (?:wanneer|welke|hoeveel)\b
+    | (?:dis|dites|rappelle|rappelez)[-\ ](?:moi|nous)\b | est-ce\ qu | qu['’]est-ce\b
+    | (?:dime|dinos|recu[eé]rdame|dimmi|ricordami|diga-me|lembra-me|zeg\ me|(?:spune|amintește)-mi)\b
+    | (?:(?:powiedz|przypomnij|řekni|připomeň)\ mi|(?:πες|θύμισέ)\ μου|أخبرني|ذكرني)\b
+    | (?:(?:рас)?скажи|напомни|подскажи|нагадай)(?:те)?\b
+    | wie\ (?:viele?|oft|lange|hei(?:ß|ss)t)\b | was\ (?:habe?n?|hat|hast|ist|sind|war|waren|wird|soll|kann)\b
+    | wo(?:mit|von|für|her|hin|zu|durch)\b
+    | (?:vem|varför|vilke[nt]|vilka|hvem|hvad|hvorfor|hvornår|hvordan|hvilke[nt]?|hvor\ (?:mange|meget|er|har))\b
+    | (?:kuka|mikä|missä|milloin|miksi|miten|montako|siapa|kapan|mengapa|kenapa|bagaimana|berapa)\b
+    | (?:ποι\w{1,3}|τι|πού|πότε|γιατί|πώς|πόσ\w{1,4}|ماذا|ما|أين|متى|لماذا|كيف|كم|هل|أي|أية)\b
+    | من\ (?:هو|هي|هم|الذي|التي|كان)\b | come\ (?:si|ti|è|sono)\b | o\ que\b
+    | (?:[^\W\d]{1,6}\ )?(?:  # after a preposition, too; they also begin clauses, which a comma ends
+        wann|wo|wer|wem|wen|wessen|warum|welche[rsmn]? | où|quel(?:le)?s?|combien|pourquoi|comment
+        | cuándo|dónde|quién(?:es)?|qué|cuál(?:es)?|cuánt[oa]s?|cómo | quant[oaie]|quali|perché
+        | quem|onde|quais|quantos | wanneer|welke?|hoeveel|waarom
+        | kto|gdzie|kiedy|dlaczego|ile|któr(?:y|a|e|ego|ej|ym)|jakie?|jaka|jakim
+        | kdo|kde|kdy|proč|kolik|kter(?:ý|á|é|ého|ém)|jak[ýá] | cine|unde|când|câ[tț]i?|câte
+        | hol|mikor|miért|hogyan|mennyi|hány
+        | кто|кого|кому|кем|ком|где|куда|откуда|когда|почему|зачем|сколько|как(?:ой|ого|ому|им|ом|ая|ую|ое|ие|их)
+        | хто|де|куди|коли|чому|скільки|як(?:ий|а|е|і|ому|ій)
+    )\b(?!.*,)
+    | (?:qui|quand|chi|cosa|dove|quando|quale|qual|wie|wat|waar|ce|что|чего|чем|чей|чья|що)\b(?!.*,)
+    | (?:în|la|cu|de|din|pe|pentru|despre|spre|em|com|por)\ (?:ce|que|cui)\b | (?:à|de|avec|pour|chez)\ qui\b
 """
+_ANYWHERE: Final = re.compile(
+    r"[;\u037e](?<=[\u0370-\u03ff\u1f00-\u1fff].)|¿"
+    r"|什[么麼](?!都|也)|[谁誰](?!都|也|か|も|でも)|哪(?!怕)|怎[么麼样樣]|[为為]何|多少|[几幾][点點时時岁歲月号號年]|[吗嗎][。\s]*$"
+    r"|告[诉訴]我|提醒我|何(?!か|も|でも)|どこ(?!か|も|でも)|いつ(?!か|も)|なぜ|どう(?!も|ぞ)|どれ|どの|どんな|いくつ|いくら"
+    r"|教えて|か[。\s]*$"
+    r"|무엇|무슨|뭐|뭘|(?:누구|언제|어디)(?!나|든)|누가|어느|어떻게|얼마(?! ?전)|몇 |왜 "
+    r"|(?:나요|습니까|까요)[.\s]*$|알려"
+    r"|อะไร|ใคร(?!ๆ)|ไหน|ทำไม|อย่างไร|ยังไง|เท่า(?:ไร|ไหร่)|เมื่อ(?:ไร|ไหร่)|ใด(?!ๆ)|กี่|ไหม(?!้)"
+    r"|หรือ(?:ไม่|ยัง)|บอก(?:ฉัน|ผม|เรา)"
+    r"|क्या|कौन|कहाँ|कहां|कब|क्यों|कैसे|कितन|किस(?!ी)|बताओ|बताइए|याद दिला"
+    r"|\b(?:kimin|kimdir|ne zaman|nere(?:de|ye|den)|neden|niçin|nasıl|kaç|hangi|nedir|hatırlat)\b"
+    r"|\bm[ıü](?:yd[ıü])?[.\s]*$"
+    r"|\b(?:gì|đâu|khi nào|bao (?:giờ|nhiêu)|(?:tại|vì) sao|thế nào|mấy|nào|nhắc tôi"
+    r"|ai (?:đã|đang|sẽ|là)|không[.\s]*$)\b"
+)
+"""What asks anywhere in a sentence, in languages whose question words do not stand first. No ASCII text is searched."""
 _BEFORE: Final = rf"[^\w.!?…\n]*+(?:\w++:\ )?{_OPENERS}"
 _ASKS: Final = re.compile(rf"{_BEFORE}(?:(?P<wish>{_WISHES})|{_QUESTIONS}|{_OF_OTHER_LANGUAGES})", re.VERBOSE)
 _FRAMES: Final = re.compile(
@@ -73,7 +105,7 @@ def request_of(text: str) -> Request:
     asking, asked_for = list[str](), list[str]()
     for sentence in _SENTENCE.findall(small):
         begins = _ASKS.match(sentence) if len(sentence) >= _LEAST_CHARS else None
-        if begins or sentence.endswith(QUESTION_MARKS):
+        if begins or sentence.endswith(QUESTION_MARKS) or (not sentence.isascii() and _ANYWHERE.search(sentence)):
             asking.append(sentence)
         asked_for.append(sentence[begins.end("wish") :] if begins and begins["wish"] else sentence)
     left = _FRAMES.sub(" ", "".join(asked_for))

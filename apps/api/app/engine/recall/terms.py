@@ -2,15 +2,20 @@
 
 It works for any script: terms are words, or pairs of characters in scripts that do not separate words (Chinese,
 Japanese, Korean, Thai). Stemming removes English endings and keeps the first six letters, which joins most inflections
-of most inflected languages. English stop words are left out; those of other languages count little: they are frequent.
+of most inflected languages. French and Italian elisions (`l'hôtel`) and Arabic prefixes are removed. English stop words
+are left out of messages and queries, those of other languages (`function_words.txt`) only of queries.
 """
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import chain
+from operator import itemgetter
 from string import ascii_lowercase, digits
 from typing import Final
 from zlib import crc32
@@ -36,6 +41,17 @@ _ONLY_WORDS: Final = bytes([ord(each if each in _IN_WORDS else " ") for each in 
 """A table for `bytes.translate`: every ASCII character in lower case, or a blank if it is in no word."""
 _ANY_WORD: Final = re.compile(rf"[{_UNSPACED}]+|(?:(?![{_UNSPACED}])(?:[^\W_]|[{_MARKS}]))+(?:['’][^\W\d_]+)?")
 _IS_UNSPACED: Final = re.compile(rf"[{_UNSPACED}]")
+_PAIRS_OF_A_WORD: Final = 2
+_PAIRS_OF_A_LONG_WORD: Final = 4
+_IS_LONG: Final = re.compile("[\u0e00-\u17ff]")
+"""Pairs of Thai, Lao, Burmese and Khmer, which write words with more characters than Chinese and Japanese."""
+_PREFIX: Final = re.compile(
+    r"(?:[cdjlmnst]|(?:jus|lors|puis)?qu|un|(?:d|n|qu)?ell|d?all|sull)['’](?=\w)"
+    r"|(?:[وفبكل]?ال|لل|و(?=\w{4}))(?=\w{3})"
+)
+"""What is written before a word and together with it: an elision, an Arabic article, preposition or conjunction."""
+_SEEMING_SHARE: Final = 1 / 3
+"""Least share of a query's words that are function words of its language."""
 _SHOWN_WORD: Final = re.compile(r"\w+(?:['’]\w+)?")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]")
 _POSSESSIVES: Final = ("'s", "’s")
@@ -105,11 +121,47 @@ def query_words(text: str) -> Mapping[str, str]:
 
 @lru_cache(maxsize=16)  # one message is searched for several times in a turn
 def _query_words(text: str) -> Mapping[str, str]:
+    found = dict.fromkeys(_words_of(text))
+    language = _language_of(found)
+    others: Mapping[str, tuple[str, ...]] = _languages() if language else {}
     words: dict[str, str] = {}
-    for word in _words_of(text):
-        if term := _term(word):
+    for word in found:
+        if (term := _term(word)) and language not in others.get(word, ()):
             words.setdefault(term, word[:LONGEST_TERM_CHARS])
+            if _PREFIX.match(word):  # in messages stored before November 2026 it is part of the term
+                words.setdefault(_whole_term(word), word[:LONGEST_TERM_CHARS])
     return words
+
+
+def word_count(text: str) -> float:
+    """About how many different words are looked for, at most `MOST_TERMS_OF_A_QUERY`."""
+    words = set(query_words(text).values())
+    pairs = [] if text.isascii() else [word for word in words if _IS_UNSPACED.match(word)]
+    of_long = sum([_IS_LONG.match(pair) is not None for pair in pairs])
+    count = len(words) - len(pairs) + (len(pairs) - of_long) / _PAIRS_OF_A_WORD + of_long / _PAIRS_OF_A_LONG_WORD
+    return min(MOST_TERMS_OF_A_QUERY, count)
+
+
+def _language_of(words: Collection[str]) -> str | None:
+    """The language with the most function words among these different words; None if it is English or uncertain."""
+    of_word = _languages()
+    found = Counter(chain.from_iterable(filter(None, map(of_word.get, words))))
+    if not found:
+        return None
+    language, count = max(found.items(), key=itemgetter(1))
+    least = max(2, _SEEMING_SHARE * len(words), 1 + sum([word in _STOP_WORDS for word in words]))
+    return language if count >= least else None
+
+
+@cache
+def _languages() -> Mapping[str, tuple[str, ...]]:
+    """Each function word, folded, with the languages that have it."""
+    found: dict[str, tuple[str, ...]] = {}
+    for line in (pkgutil.get_data(__name__, "function_words.txt") or b"").decode().splitlines():
+        language, *words = line.split()
+        for word in dict.fromkeys(map(_fold, words)):
+            found[word] = (*found.get(word, ()), language)
+    return found
 
 
 def excerpt(text: str, terms: Collection[str], most_chars: int) -> str:
@@ -142,6 +194,11 @@ def _term(word: str) -> str:
     """The word's stem; empty for a stop word."""
     if word in _STOP_WORDS:
         return ""
+    prefix = _PREFIX.match(word)
+    return _whole_term(word[prefix.end() :] if prefix else word)
+
+
+def _whole_term(word: str) -> str:
     bare = word[:-2] if word.endswith(_POSSESSIVES) else word
     if not bare.isalpha():
         return bare[:LONGEST_TERM_CHARS]

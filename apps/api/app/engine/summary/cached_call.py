@@ -64,26 +64,29 @@ def behind_the_prompt(fold: Fold, *, extend: bool, focus: str) -> list[PromptMes
 
 
 class Quotations(dict[str, _T]):
-    """Maps quotations to what the first text that they are from stands for; with `once`, to the first text that was not
-    found before, if there is one: items of a record may begin alike. A whole text is always found. A part that is not
-    found, is too short to locate, or comes after `MOST_QUOTATIONS` others raises `KeyError`."""
+    """Maps quotations to what the text that they are from stands for: the first one that is the quotation, else the
+    first one that contains it. With `once`, texts that begin with it come between, and those that were found before
+    last: items of a record may begin alike, or one with the whole of another. A whole text is always found. A part that
+    is not found, is too short to locate, or comes after `MOST_QUOTATIONS` others raises `KeyError`."""
 
     def __init__(self, sources: Iterable[tuple[str, _T]], *, once: bool = False) -> None:
-        plain = [(_plain(text), value) for text, value in sources]
-        super().__init__({text: value for text, value in reversed(plain) if text})
-        self._text = "\0".join(text for text, _ in plain)
-        self._starts = list(accumulate((len(text) + 1 for text, _ in plain), initial=0))
-        self._values = [value for _, value in plain]
+        super().__init__()
+        given = list(sources)
+        texts = [_plain(text) for text, _ in given]
+        self._wholes: dict[str, list[int]] = {}
+        for place, text in enumerate(texts):
+            self._wholes.setdefault(text.strip(_MARKS) or text, []).append(place)
+        self._text = "\0".join(("", *texts))
+        self._starts = list(accumulate((len(text) + 1 for text in texts), initial=1))
+        self._values = [value for _, value in given]
         self._left = MOST_QUOTATIONS
         self._once = once
         self._found: set[int] = set()
 
     def __missing__(self, quotation: str) -> _T:
         self._left -= 1
-        words = _plain(quotation).strip(_MARKS)
-        if words in self:
-            return self[words]
-        found = self._places_of(words) if len(words) >= _LEAST_CHARS and self._left >= 0 else iter(())
+        plain = _plain(quotation)
+        found = self._places_of(plain.strip(_MARKS) or plain) if plain else iter(())
         first = next(found, None)
         if first is None:
             raise KeyError(quotation)
@@ -93,12 +96,16 @@ class Quotations(dict[str, _T]):
         return self._values[place]
 
     def _places_of(self, words: str) -> Iterator[int]:
-        """The positions of the texts that contain these words."""
-        at = self._text.find(words)
-        while at >= 0:
-            place = bisect_right(self._starts, at) - 1
-            yield place
-            at = self._text.find(words, self._starts[place + 1])
+        """The positions of the texts that these words may be from, some of them twice."""
+        yield from self._wholes.get(words, ())
+        if len(words) < _LEAST_CHARS or self._left < 0:
+            return
+        for sought in (f"\0{words}", words) if self._once else (words,):
+            at = self._text.find(sought)
+            while at >= 0:
+                place = bisect_right(self._starts, at + len(sought) - len(words)) - 1
+                yield place
+                at = self._text.find(sought, self._starts[place + 1] - 1)
 
 
 def quoted_ids(fold: Fold) -> Quotations[tuple[MessageId, ...]]:

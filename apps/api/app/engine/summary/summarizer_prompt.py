@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
 from app.domain.frozen import frozen
+from app.domain.stored import MOST_CITED_MESSAGES
 from app.domain.types import (
     SUMMARY_LISTS,
     UNCHANGED_ITEMS,
@@ -74,7 +75,6 @@ numbers, dates, identifiers, file names, constraints and standing wishes of the 
 by the last `date` before it. Record what was decided and why. Leave out greetings and repetition. Write in the language
 of the conversation. Stay under {max_tokens} tokens."""
 
-
 _AS_THEY_STAND = (
     "for all items of a list that hold as they stand write one "
     f'{{"text": "{UNCHANGED_ITEMS}", "message_ids": ["p1", "p2"]}}, with their ids'
@@ -87,7 +87,8 @@ _EXTEND = (
     "they say that is new."
 )
 
-
+_DOTS: Final = f"{UNCHANGED_ITEMS}.⋯‥"
+_AROUND_DOTS: Final = " \"'`()[]<>*_-"
 _END_CHARS: Final = 150
 """Characters of each end of a long context message that a summarizer is shown."""
 
@@ -263,19 +264,24 @@ def _document_list(name: str, parts: list[str]) -> list[str]:
 
 
 def accept_summary(
-    answer: str | None, known_ids: Mapping[str, tuple[MessageId, ...]], items_before: Mapping[str, SummaryItem]
+    answer: str | None,
+    known_ids: Mapping[str, tuple[MessageId, ...]],
+    items_before: Mapping[str, SummaryItem],
+    text_before: str = "",
 ) -> SummaryBody:
-    """The summary in an answer, with message ids in place of short ids, and the items of the previous summary in place
-    of those that only cite them. Raises `SummaryRefused` if it is not JSON, breaks the schema, has an empty text, or
-    cites what was not shown to it."""
+    """The summary in an answer, with message ids in place of short ids, and the items and the text of the previous
+    summary in place of those that only stand for them. Raises `SummaryRefused` if it is not JSON, breaks the schema,
+    has an empty text, or cites what was not shown to it."""
     raw = _parse(answer)
     if not _keeps_schema(raw):
         raise SummaryRefused("schema")
+    carried: set[int] = set()
     try:
-        lists = {name: _accept_items(raw[name], known_ids, items_before) for name in SUMMARY_LISTS}
+        lists = {name: _accept_items(raw[name], known_ids, items_before, carried) for name in SUMMARY_LISTS}
     except KeyError as error:
         raise SummaryRefused("unknown_message_id") from error
-    body = SummaryBody(_storable(raw["summary_text"]), **lists)
+    text = _storable(raw["summary_text"])
+    body = SummaryBody(text_before if _is_ellipsis(text) else text, **lists)
     if not all((body.summary_text, *(item.text for items in lists.values() for item in items))):
         raise SummaryRefused("empty")
     return body
@@ -307,18 +313,30 @@ def _accept_items(
     items: Iterable[JsonObject],
     known_ids: Mapping[str, tuple[MessageId, ...]],
     items_before: Mapping[str, SummaryItem],
+    carried: set[int],
 ) -> tuple[SummaryItem, ...]:
+    """The items of one list. `carried` gets the identities of those of the previous summary: one list has each."""
     accepted: list[SummaryItem] = []
     for item in items:
         text = _storable(item["text"])
-        if text in (UNCHANGED_ITEMS, "..."):
-            before = [items_before[short_id] for short_id in item["message_ids"]]
-            as_theirs = [SummaryItem(each.text, each.message_ids) for each in before]
+        if _is_ellipsis(text):
+            before = {id(each): each for each in map(items_before.__getitem__, item["message_ids"])}
+            as_theirs = [SummaryItem(each.text, each.message_ids) for at, each in before.items() if at not in carried]
+            carried.update(before)
             accepted += [each for each in dict.fromkeys(as_theirs) if each not in accepted]
         else:
-            ids = [message_id for short_id in item["message_ids"] for message_id in known_ids[short_id]]
-            accepted.append(SummaryItem(text, tuple(dict.fromkeys(ids))))
+            cited = [known_ids[short_id] for short_id in item["message_ids"]]
+            if sum(map(len, cited)) > MOST_CITED_MESSAGES:
+                cited.sort(key=len)  # messages before items, which stand for several
+            ids = tuple(dict.fromkeys(chain.from_iterable(cited)))
+            accepted.append(SummaryItem(text, ids[:MOST_CITED_MESSAGES]))
     return tuple(accepted)
+
+
+def _is_ellipsis(text: str) -> bool:
+    """Whether it is `UNCHANGED_ITEMS` as models write it: of dots, perhaps in brackets or marks."""
+    dots = text.strip(_AROUND_DOTS)
+    return dots not in ("", ".") and not dots.strip(_DOTS)
 
 
 def shrinks(fold: Fold, body: SummaryBody, estimate: Estimate) -> bool:
@@ -378,9 +396,5 @@ def anchors_of(summary: Summary | None) -> frozenset[MessageId]:
     if summary is None:
         return frozenset()
     body = summary.body
-    return frozenset(
-        message_id
-        for items in (body.key_facts, body.decisions, body.open_questions)
-        for item in items
-        for message_id in item.message_ids
-    )
+    items = chain(body.key_facts, body.decisions, body.open_questions)
+    return frozenset(chain.from_iterable([item.message_ids for item in items]))

@@ -62,6 +62,7 @@ from app.services.turn.types import ClaimedTurn, OutputsRequest, TurnOptions, Tu
 _Claimed: TypeAlias = tuple[Claim, TurnOptions, str]
 """The claim, and the options and the model alias of the round."""
 
+_ENDED = (TurnStatus.FAILED, TurnStatus.CANCELLED, TurnStatus.COMPLETED)
 _IN_PROGRESS = "The session has a turn that runs or waits for tool outputs. Wait, post the outputs, or cancel it."
 _BYTES_PER_TOKEN = 2
 """Assumed for text that is not counted yet, in any script. It overestimates; the unused part of a reservation is given
@@ -117,16 +118,7 @@ async def claim_retry(
 
     async def found_ended(tx: Transaction) -> _Claimed:
         ended = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
-        claim = await reclaim_turn(
-            tx,
-            session,
-            turn_id,
-            ended,
-            (),
-            rt.turn_lease_s,
-            _stored(options),
-            ended_as=(TurnStatus.FAILED, TurnStatus.CANCELLED, TurnStatus.COMPLETED),
-        )
+        claim = await reclaim_turn(tx, session, turn_id, ended, (), rt.turn_lease_s, _stored(options), ended_as=_ENDED)
         return _ours(claim), options, awake_alias(rt, model_alias, session.tenant_id)
 
     try:

@@ -43,7 +43,7 @@ from app.services.policies import resolve_policy
 from app.services.process_state import WindowBytes
 from app.services.runtime import Runtime
 from app.services.sessions import session_state
-from app.services.turn.planning import INLINE_MESSAGES, count_long_texts, planned, recounted
+from app.services.turn.planning import INLINE_MESSAGES, computed, count_long_texts, planned, recounted
 from app.services.turn.recall import look_up, meaning_of_pins
 from app.tokenizers.counters import HEURISTIC, TWO_FIFTHS, Estimator
 
@@ -233,13 +233,17 @@ async def _with_evicted(
 
 
 async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) -> WindowRows:
-    """The rows, as they were read, with every message counted for the model. Settled turns are cached, and with `store`
-    new counts are stored. A stored count uses the flat figure for images. The model's rule corrects it here, which must
-    happen once: counted rows are not counted again."""
+    """The rows, as they were read, with every message counted for the model. Settled turns are cached, and an open one
+    with many rounds, so that its next round reads only what is new. With `store` new counts are stored. A stored count
+    uses the flat figure for images. The model's rule corrects it here, which must happen once: counted rows are not
+    counted again."""
     missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
     if missing:
         rows = await _count_missing(rt, rows, missing, store=store)
-    _keep_open_turn(rt, rows)
+    is_open = len(rows.turns) == 1 and rows.turns[0].status in OPEN_STATUSES
+    if is_open and len(rows.turns[0].messages) > _FEW_OF_A_TURN and rt.pasts.keeps_any and not rows.fell_back:
+        counting = counting_of(rows.session, rows.model, rows.policy)
+        rt.pasts.keep_open_turn(rows.session.id, counting, rows.kept.last_seq, rows.turns[0])
     in_parts = [message for message in rows.read_messages() if isinstance(message.content, list)]
     if in_parts:
         rule = image_rule_for(rows.model.model)
@@ -248,16 +252,8 @@ async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) 
             return {message.seq: with_images_by_rule(message, rule) for message in in_parts}
 
         are_many = sum([len(message.content or ()) for message in in_parts]) > _MANY_PARTS
-        rows = await _with_messages(rows, await asyncio.to_thread(by_rule) if are_many else by_rule())
+        rows = await _with_messages(rows, await computed(by_rule, is_long=are_many))
     return await with_settled_kept(rt, rows)
-
-
-def _keep_open_turn(rt: Runtime, rows: WindowRows) -> None:
-    """Caches the messages of a turn with many rounds, so that its next round reads only what is new."""
-    is_open = len(rows.turns) == 1 and rows.turns[0].status in OPEN_STATUSES
-    if is_open and len(rows.turns[0].messages) > _FEW_OF_A_TURN and rt.pasts.keeps_any and not rows.fell_back:
-        counting = counting_of(rows.session, rows.model, rows.policy)
-        rt.pasts.keep_open_turn(rows.session.id, counting, rows.kept.last_seq, rows.turns[0])
 
 
 async def with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
@@ -266,11 +262,8 @@ async def with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
     settled = [turn for turn in rows.turns[:-1] if not turn.unresolved and turn.messages[-1].seq < last_seq]
     if rows.fell_back or not rt.pasts.keeps_any or not settled:
         return rows
-
-    def marked() -> list[Turn]:
-        return [with_reasoning(turn, rows.model.reasoning_rule) for turn in settled]
-
-    as_sent = await asyncio.to_thread(marked) if _have_many_messages(settled) else marked()
+    marked = map(partial(with_reasoning, rule=rows.model.reasoning_rule), settled)
+    as_sent = await computed(list[Turn], marked, is_long=_have_many_messages(settled))
     counting = counting_of(rows.session, rows.model, rows.policy)
     kept = await rt.pasts.keep(rows.session.id, counting, rows.kept, as_sent)
     return replace(rows, kept=kept, turns=rows.turns[len(settled) :])
@@ -339,11 +332,8 @@ async def snapshot_of(
     rule = rows.model.reasoning_rule
 
     newest = [turn for turn in rows.turns if turn.id != current.id]
-
-    def past_as_sent() -> Past:
-        return rows.kept.extended(with_reasoning(turn, rule) for turn in newest) if newest else rows.kept
-
-    past = await asyncio.to_thread(past_as_sent) if _have_many_messages(newest) else past_as_sent()
+    marked = map(partial(with_reasoning, rule=rule), newest)
+    past = await computed(rows.kept.extended, marked, is_long=_have_many_messages(newest)) if newest else rows.kept
     snapshot = Snapshot(
         policy=rows.policy,
         budget=budget_of(rows.model, rows.policy),

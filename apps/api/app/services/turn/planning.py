@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from app.domain.content import chars_of, content_text
 from app.domain.types import Content, Message, Role
@@ -74,7 +74,7 @@ async def pack_messages(messages: Sequence[tuple[Role, Content, bool, str | None
         return [packed_terms(role, content, has_calls=calls, name=name) for role, content, calls, name in messages]
 
     chars = sum(len(content_text(content)) + _MESSAGE_CHARS for _, content, _, _ in messages)
-    return packed() if chars <= _PACKED_CHARS else await asyncio.to_thread(packed)
+    return await computed(packed, is_long=chars > _PACKED_CHARS)
 
 
 async def planned(
@@ -82,14 +82,18 @@ async def planned(
 ) -> _T:
     """The result of a decision on the snapshot. It runs in a thread if the past is long, because most of it may be
     pruned, or if the prompt is long, because it is hashed."""
-    if snapshot.past.is_long or _is_large(snapshot):
-        return await asyncio.to_thread(decision, snapshot, *args, **kwargs)
-    return decision(snapshot, *args, **kwargs)
+    is_long = snapshot.past.is_long or _is_large(snapshot)
+    return await computed(partial(decision, snapshot, *args, **kwargs), is_long=is_long)
 
 
 async def assembled(ready: Ready) -> Assembled:
     """The exact prompt of a plan. It is assembled in a thread if it is long."""
-    return await asyncio.to_thread(assemble, ready) if _is_large(ready.window.snapshot) else assemble(ready)
+    return await computed(assemble, ready, is_long=_is_large(ready.window.snapshot))
+
+
+async def computed(work: Callable[..., _T], *given: Any, is_long: bool) -> _T:
+    """The result of the work, which runs in a thread if its input is long."""
+    return await asyncio.to_thread(work, *given) if is_long else work(*given)
 
 
 def _is_large(snapshot: Snapshot) -> bool:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import ceil
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import orjson
 
@@ -55,7 +55,7 @@ from app.providers.registry import Model
 from app.services.limits import most_of, use_of, within_limits
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, budget_of
-from app.services.turn.planning import INLINE_MESSAGES, count_message, planned
+from app.services.turn.planning import INLINE_MESSAGES, computed, count_message, planned
 from app.services.turn.provider_call import call_model, used_row
 from app.tokenizers.counters import Estimator
 
@@ -65,8 +65,6 @@ _ANSWER_TOKENS_PER_CAP = 2
 """Output tokens for each token of the cap: an answer has ids and JSON besides the text that is capped."""
 _INLINE_CHARS = 8_192
 """Characters that are processed on the event loop (about 4 ms). A thread would wait longer than it works."""
-
-_T = TypeVar("_T")
 
 
 @frozen
@@ -207,9 +205,9 @@ class Summarizer:
         if room <= 0:
             raise SummaryRefused("summarizer_window_too_small")
         is_long = _is_long(fold)
-        for chunk in await _computed(split_for_summarizer, fold, room, estimate, is_long=is_long):
+        for chunk in await computed(split_for_summarizer, fold, room, estimate, is_long=is_long):
             document = partial(summarizer_prompt, fold, chunk, body, room, estimate, extend=extend, focus=policy.focus)
-            prompt = await _computed(document, is_long=is_long)
+            prompt = await computed(document, is_long=is_long)
             request = CompletionRequest(
                 messages=prompt.messages,
                 max_output_tokens=_answer_tokens(budget, fold),
@@ -217,7 +215,7 @@ class Summarizer:
                 response_schema=SUMMARY_SCHEMA,
             )
             completion = await self._call(model, request)
-            body = await _accepted(completion, prompt.known_ids, prompt.items_before, fold, estimate)
+            body = await _accepted(completion, prompt.known_ids, prompt.items_before, body, fold, estimate)
         return await _kept(model, fold, body, estimate)
 
     async def _behind_prompt(self, prompt: Prompt, fold: Fold) -> SummaryBody | None:
@@ -225,11 +223,12 @@ class Summarizer:
         No further call then repeats it."""
         model, estimate = self._job.rows.model, self._job.rows.estimate
         request, prompt_tokens = _repeating_request(self._job.rows, prompt, fold)
-        ids = await _computed(quoted_ids, fold, is_long=_is_long(fold))
+        ids = await computed(quoted_ids, fold, is_long=_is_long(fold))
         choice, self.choice = self.choice, CallChoice("separate", "refused")  # unless it succeeds
         try:
             completion = await self._call(model, request, prompt_tokens)
-            body = await _accepted(completion, ids, quoted_items(fold), fold, estimate)
+            previous = fold.previous and fold.previous.body
+            body = await _accepted(completion, ids, quoted_items(fold), previous, fold, estimate)
             body = await _kept(model, fold, body, estimate)
         except (SummaryRefused, ProviderRefused, ProviderOverflow) as refusal:
             reason = refusal.reason if isinstance(refusal, SummaryRefused) else refusal.code
@@ -303,12 +302,14 @@ async def _accepted(
     completion: Completion,
     known_ids: Mapping[str, tuple[MessageId, ...]],
     items_before: Mapping[str, SummaryItem],
+    previous: SummaryBody | None,
     fold: Fold,
     estimate: Estimator,
 ) -> SummaryBody:
     """The summary in an answer, fitted into its cap. Raises `SummaryRefused`."""
     is_long = len(completion.text or "") > _INLINE_CHARS
-    answered = await _computed(accept_summary, completion.text, known_ids, items_before, is_long=is_long)
+    text_before = previous.summary_text if previous else ""
+    answered = await computed(accept_summary, completion.text, known_ids, items_before, text_before, is_long=is_long)
     body = fit_summary(answered, fold.cap_tokens, estimate)
     if body is None:
         raise SummaryRefused("over_cap")
@@ -321,7 +322,7 @@ async def _kept(model: Model, fold: Fold, body: SummaryBody | None, estimate: Es
     if body is None:
         raise SummaryRefused("empty")
     if model.is_language_model:
-        body = await _computed(keep_lasting, body, fold, estimate, is_long=_is_long(fold))
+        body = await computed(keep_lasting, body, fold, estimate, is_long=_is_long(fold))
     if not shrinks(fold, body, estimate):
         raise SummaryRefused("would_not_shrink")
     return body
@@ -333,7 +334,3 @@ def _is_long(fold: Fold) -> bool:
     if sum([len(turn.messages) for turn in (*fold.turns, *fold.protected)]) > INLINE_MESSAGES:
         return True
     return sum([len(text) for _, text in (*fold.source_texts, *fold.context_texts)]) > _INLINE_CHARS
-
-
-async def _computed(work: Callable[..., _T], *given: Any, is_long: bool) -> _T:
-    return await asyncio.to_thread(work, *given) if is_long else work(*given)
