@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -211,6 +212,17 @@ def test_a_stream_has_role_deltas_reason_usage_and_end_mark(database_url: str, t
         raw = at.http.post("/v1/chat/completions", json=body).text
         assert raw.endswith("data: [DONE]\n\n")
         assert "usage" not in raw
+
+
+def test_the_end_of_a_stream_names_the_alias_that_answered(database_url: str, tmp_path: Path) -> None:
+    """Frameworks read the model, and the price of its tokens, from the chunks with the finish reason and the usage."""
+    down = Answer({"error": {"message": "away"}}, status=503)
+    with chat_service(database_url, tmp_path, down, of_main='fallbacks = ["offline"]') as at:
+        create = partial(at.client.chat.completions.create, model="main", messages=[user("Hi")])
+        assert create(extra_headers={"X-Session-New": "true"}).model == "offline"
+        *_, end, usage = create(stream=True, stream_options={"include_usage": True})
+        assert end.choices[0].finish_reason == "stop"
+        assert [end.model, usage.model] == ["offline", "offline"]
 
 
 async def test_the_asynchronous_client_asks_and_streams_too(database_url: str, tmp_path: Path) -> None:

@@ -232,6 +232,52 @@ def test_outputs_that_a_failed_response_got_are_answered_when_they_are_sent_agai
         assert at.model.hits == 4
 
 
+@pytest.mark.parametrize("retries", [None, "1"], ids=["sent again", "marked as a retry"])
+def test_a_message_whose_response_failed_is_in_the_conversation_once_when_it_is_sent_again(
+    database_url: str, tmp_path: Path, retries: str | None
+) -> None:
+    headers: Any = {"X-Stainless-Retry-Count": retries} if retries else {}
+    with chat_service(database_url, tmp_path, say("Hello."), BROKEN, BROKEN, say("It is paid."), say("Bye.")) as at:
+        place: dict[str, Any] = {"model": "main", "conversation": at.client.conversations.create().id}
+        respond: Any = partial(at.client.responses.create, **place)
+        respond(input="Hi")
+        for _ in range(2):
+            with pytest.raises(openai.InternalServerError):
+                respond(input="Is a paid?")
+        answer = respond(input="Is a paid?", extra_headers=headers)
+        assert [message["content"] for message in at.sent()] == ["Hi", "Hello.", "Is a paid?"]
+        assert [item.type for item in at.client.responses.input_items.list(answer.id)] == ["message"]
+        respond(input="Is a paid?")
+        assert [message["content"] for message in at.sent()][3:] == ["It is paid.", "Is a paid?"]
+
+
+def test_outputs_and_a_message_whose_response_failed_are_in_the_conversation_once_when_they_are_sent_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a"), BROKEN, say("You are welcome.")) as at:
+        asked: dict[str, Any] = {"model": "main", "tools": TOOLS, "conversation": at.client.conversations.create().id}
+        respond: Any = partial(at.client.responses.create, **asked)
+        respond(input="Is a paid?")
+        with pytest.raises(openai.InternalServerError):
+            respond(input=[output("a"), user("Thanks")])
+        assert respond(input=[output("a"), user("Thanks")]).output_text == "You are welcome."
+        assert [message["content"] for message in at.sent()] == ["Is a paid?", None, "paid", "Thanks"]
+
+
+def test_a_list_whose_tool_round_failed_is_in_the_conversation_once_when_it_is_sent_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a"), BROKEN, say("It is paid.")) as at:
+        asked: dict[str, Any] = {"model": "main", "tools": TOOLS, "conversation": at.client.conversations.create().id}
+        respond: Any = partial(at.client.responses.create, **asked)
+        first = user("Is a paid?")
+        calls = [item.model_dump(exclude_none=True) for item in respond(input=[first]).output]
+        with pytest.raises(openai.InternalServerError):
+            respond(input=[first, *calls, output("a")])
+        assert respond(input=[first, *calls, output("a")]).output_text == "It is paid."
+        assert [message["role"] for message in at.sent()] == ["user", "assistant", "tool"]
+
+
 @pytest.mark.parametrize(
     ("sent_next", "prompt"),
     [

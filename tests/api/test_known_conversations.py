@@ -120,6 +120,42 @@ def test_another_model_other_instructions_and_another_key_begin_anew(
         assert post(at, again)[0] == session_id
 
 
+@pytest.mark.parametrize(
+    ("texts", "replies"),
+    [(("One", "Two", "Three"), ("Done.", "Done.")), (("Go on", "Go on", "Go on"), ("The first part.", "The second."))],
+)
+def test_what_was_answered_elsewhere_is_stored_also_if_it_reads_like_an_earlier_turn(
+    database_url: str, tmp_path: Path, texts: tuple[str, ...], replies: tuple[str, ...]
+) -> None:
+    """As when a client changes the model, or its instructions, for one turn."""
+    first, second, last = texts
+    with chat_service(database_url, tmp_path, *map(say, replies)) as at:
+        history: list[Any] = []
+        (session_id,) = talk(at, history, first)
+        history.append(user(second))
+        elsewhere, reply = post(at, [SYSTEM, *history])
+        assert elsewhere != session_id
+        history.append(reply)
+        assert talk(at, history, last) == [session_id]
+        said = [message["content"] for message in at.sent()]
+        assert said == [first, replies[0], second, replies[1], last]
+        assert [turn["user_input"] for turn in at.turns(session_id)] == list(texts)
+
+
+def test_a_named_session_stores_what_was_answered_elsewhere_also_if_it_reads_like_an_earlier_turn(
+    database_url: str, tmp_path: Path
+) -> None:
+    """As when a client asks another service while this one is away."""
+    named = {"extra_headers": {"X-Session-Id": "my-chat"}}
+    with chat_service(database_url, tmp_path, say("Done.")) as at:
+        history: list[Any] = []
+        talk(at, history, "One", **named)
+        history += [user("Two"), {"role": "assistant", "content": "Done."}]
+        (session_id,) = talk(at, history, "Three", **named)
+        assert [message["content"] for message in at.sent()] == ["One", "Done.", "Two", "Done.", "Three"]
+        assert [turn["user_input"] for turn in at.turns(session_id)] == ["One", "Two", "Three"]
+
+
 def test_a_retry_of_what_was_answered_is_answered_again(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say("One."), say("Two.")) as at:
         history: list[Any] = []

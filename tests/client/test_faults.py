@@ -79,6 +79,20 @@ async def test_a_call_that_cannot_be_repeated_is_sent_once_and_its_loss_is_repor
 
 
 @ALL
+async def test_a_deletion_whose_answer_is_lost_has_been_done(address: str, kind: Kind) -> None:
+    with proxied(address) as proxy:
+        async with talker(kind, proxy.url) as at:
+            session = (await at.call("create_session")).id
+            await at.call("put_pin", session, "note", "Text")
+            for name, arguments in (("delete_pin", (session, "note")), ("delete_session", (session,))):
+                fault = proxy.breaks("DELETE ")
+                await at.call(name, *arguments)
+                assert fault.fired == 1, "the answer was not lost"
+                with pytest.raises(NotFound):
+                    await at.call(name, *arguments)
+
+
+@ALL
 async def test_a_refused_connection_means_that_the_call_was_not_made(kind: Kind) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))

@@ -14,7 +14,7 @@ from app.domain.errors import InvalidRequest
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Message, MessageId, ToolCall, TurnId
 from app.openai.chat_messages import as_one, check_pairing, cut_turns, read_messages
-from app.openai.new_messages import goes_on, new_messages, next_step
+from app.openai.new_messages import Anchor, goes_on, new_messages, next_step
 
 PARTS: Any = [{"type": "text", "text": "u2"}]
 
@@ -109,6 +109,11 @@ def words(incoming: Sequence[IncomingMessage]) -> list[str]:
         (["u1 a1", "u2 cx tx a2"], "u1 a1 u2 cx tx=2", "u2 cx tx=2"),
         (["u1 ok", "un ok", "un ok"], "u1 ok un ok un ok un", "un"),
         (["u1 ok", "un ok", "un ok"], "ok un", "un"),
+        # After all that the session has, messages that read like earlier ones were answered elsewhere.
+        (["u1 ok"], "u1 ok u2 ok u3", "u2 ok u3"),
+        (["un a1"], "un a1 un a2 un", "un a2 un"),
+        (["u1 ok", "un ok"], "u1 ok un ok un ok un", "un ok un"),
+        (["u1 cx tx a1"], "u1 cx tx a1 u2 cx tx a2 u3", "u2 cx tx a2 u3"),
     ],
 )
 def test_messages_after_the_newest_common_reply_are_new(past: list[str], sent: str, new: str) -> None:
@@ -133,6 +138,38 @@ def test_messages_after_the_newest_common_reply_are_new(past: list[str], sent: s
 )
 def test_a_list_that_ends_with_what_the_newest_turn_is_about_repeats_it(past: list[str], sent: str) -> None:
     assert new_messages(listed(*sent.split()), stored(*past)) is None
+
+
+@pytest.mark.parametrize(
+    ("past", "sent", "at", "new"),
+    [
+        (["u1 ok"], "u1 ok u2 ok u3", 1, "u2 ok u3"),
+        (["un a1"], "un a1 un a2 un", 1, "un a2 un"),
+        (["u1 ok", "un ok"], "u1 ok un ok un ok un", 3, "un ok un"),
+        (["u1 cx tx cx"], "u1 cx tx cx tx", 3, "tx"),
+        (["u1 ok", "u2"], "u1 ok u2 u3", 1, "u3"),
+        (["u1 ok", "u2"], "u1 ok u2", 1, None),
+        (["u1 ok", "u2 cx tx"], "u1 ok u2 cx tx", 1, None),
+        (["u1 ok", "u2 cx tx"], "u1 ok u2 cx tx u3", 1, "u3"),
+    ],
+)
+def test_all_messages_after_the_reply_that_a_list_is_recognized_by_are_new_unless_they_follow_it_here_too(
+    past: list[str], sent: str, at: int, new: str | None
+) -> None:
+    messages, kept = listed(*sent.split()), stored(*past)
+    reply = messages[at]
+    turn_id = next(
+        each.turn_id for each in kept[::-1] if (each.content, each.tool_calls) == (reply.content, reply.tool_calls)
+    )
+    after = sum(message.role == "assistant" for message in messages[at + 1 :])
+    news = new_messages(messages, kept, Anchor(turn_id, after))
+    assert (None if news is None else words(news)) == (None if new is None else new.split())
+
+
+def test_a_list_whose_reply_was_taken_out_of_its_session_is_compared_like_any_other() -> None:
+    kept = stored("u1 a1", "u2 a2")
+    news = new_messages(listed("u1", "a1", "u2", "a2", "u3"), kept[:3], Anchor(kept[3].turn_id, 0))
+    assert words(news or ()) == ["a2", "u3"]
 
 
 def test_outputs_of_calls_that_were_made_together_are_known_in_any_order() -> None:

@@ -2,6 +2,7 @@
 
 Sent again, within the deadline: what surely was not begun (no connection, 408, 429, 503 `shutting_down`, a session
 that runs another turn), and for repeatable calls also what perhaps was (a connection that broke, other 503s, gateways).
+A deletion whose answer was lost has been done when there is nothing to delete any more.
 Waits are the service's `Retry-After` or longer ones that grow, `max_retries` of them; but while the first request with
 the same idempotency key still runs (409 `idempotency_in_flight`), its end is waited for as long as the deadline allows.
 """
@@ -68,7 +69,7 @@ def exchange(
     call: Call[Any], patience: Patience, ends_at: float, clock: Callable[[], float]
 ) -> Generator[Step, Came, Reply]:
     """The steps that lead to an answer of success. Raises a `Problem`, `Unreachable`, `DeadlinePassed`."""
-    retries = 0
+    retries, is_lost = 0, False
     while True:
         left_s = ends_at - clock()
         if left_s <= 0:
@@ -76,8 +77,9 @@ def exchange(
         came = yield Send(call, left_s)
         if came is None or isinstance(came, OutOfTime):
             raise DeadlinePassed(patience.deadline_s)
-        if isinstance(came, Reply) and _is_answer(call, came):
+        if isinstance(came, Reply) and (_is_answer(call, came) or (is_lost and _is_gone(call, came))):
             return came
+        is_lost = is_lost or (isinstance(came, Lost) and came.begun)
         asked_s = retry_after_s(came.headers) if isinstance(came, Reply) else None
         again, error = _judged(call, came, asked_s)
         if again == "no" or (again == "counted" and retries >= patience.max_retries):
@@ -95,6 +97,11 @@ def _is_answer(call: Call[Any], reply: Reply) -> bool:
     if reply.status < 300:
         return reply.has_events or not call.request.streamed
     return call.path == "/readyz" and reply.status == 503 and b'"status"' in reply.body and b'"database"' in reply.body
+
+
+def _is_gone(call: Call[Any], reply: Reply) -> bool:
+    """Whether there is nothing at the address of a deletion."""
+    return call.method == "DELETE" and str(getattr(error_of(reply, None), "code", "")).endswith("_not_found")
 
 
 def _judged(call: Call[Any], came: Reply | Lost, asked_s: float | None) -> tuple[_Again, PlimsollError]:

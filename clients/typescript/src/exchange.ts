@@ -4,7 +4,8 @@
  * Sent again: what surely was not begun (no connection, 408, 429, 503 `shutting_down`, a session that runs another
  * turn), and for repeatable calls also what perhaps was (a connection that broke, other 503s, gateways). Waits are the
  * service's `Retry-After` or longer ones that grow, `maxRetries` of them; but while the first request with the same
- * idempotency key still runs (409 `idempotency_in_flight`), its end is waited for as long as the deadline allows.
+ * idempotency key still runs (409 `idempotency_in_flight`), its end is waited for as long as the deadline allows. A
+ * deletion whose answer was lost has been done when there is nothing to delete any more.
  */
 
 import { type Call, type Reply, refusalOf } from "./call.ts";
@@ -78,9 +79,10 @@ class Lost {
 
 /** The answer of success. Throws a `Problem`, `Unreachable`, `UnexpectedAnswer`, or the reason of the deadline's signal. */
 export async function exchange(call: Call, connection: Connection, deadline: Deadline): Promise<Reply> {
-  for (let retries = 0; ;) {
+  for (let retries = 0, isLost = false; ;) {
     const came = await sendOnce(call, connection, deadline);
-    if (!(came instanceof Lost) && isAnswer(call, came)) return came;
+    if (!(came instanceof Lost) && (isAnswer(call, came) || (isLost && isGone(call, came)))) return came;
+    isLost ||= came instanceof Lost && came.begun;
     const askedS = came instanceof Lost ? null : retryAfterS(came.headers.get("retry-after"));
     const [again, error] = judged(call, came, askedS);
     if (again === "no" || (again === "counted" && retries >= connection.maxRetries)) throw error;
@@ -126,6 +128,13 @@ function hasEvents({ ok, headers }: Response): boolean {
 function isAnswer(call: Call, reply: Reply): boolean {
   if (reply.status >= 200 && reply.status < 300) return !call.streamed || reply.stream !== null;
   return call.path === "/readyz" && reply.status === 503 && reply.text.includes('"database"');
+}
+
+/** Whether there is nothing at the address of a deletion. */
+function isGone(call: Call, reply: Reply): boolean {
+  if (call.method !== "DELETE") return false;
+  const error = refusalOf(reply, null);
+  return error instanceof Problem && error.code.endsWith("_not_found");
 }
 
 function judged(call: Call, came: Reply | Lost, askedS: number | null): [Again, PlimsollError] {

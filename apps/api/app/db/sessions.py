@@ -209,13 +209,14 @@ _LATER = """
     WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('running', 'awaiting_tools', 'completed')
 """
 _BY_LIST = sql(f"""
-    SELECT t.session_id, t.id AS turn_id, t.seq AS turn_seq, s.last_turn_seq, NOT EXISTS ({_LATER}) AS is_last,
+    SELECT t.session_id, t.id AS turn_id, s.last_turn_seq, NOT EXISTS ({_LATER}) AS is_last,
+        array_position(:digests, t.conversation_sha256) - 1 AS place,
         CAST(:request_sha256 AS text) IS NOT NULL
             AND EXISTS ({_LATER} AND n.request_sha256 = :request_sha256) AS is_repeated
     FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.conversation_sha256 = ANY(:digests) AND s.tenant_id = :tenant_id
         AND (s.{_FOR_ANSWER}) IS NOT TRUE AND t.status IN ('completed', 'awaiting_tools')
-    ORDER BY array_position(:digests, t.conversation_sha256), is_repeated DESC, is_last DESC,
+    ORDER BY place, is_repeated DESC, is_last DESC,
         t.session_id
     LIMIT 1
     """)
@@ -223,15 +224,16 @@ _BY_LIST = sql(f"""
 
 @frozen
 class KnownTurn:
-    """The newest turn that a list of messages continues. `is_last` is false where its session already has later turns;
-    `is_repeated` is true where one of them came from the same request."""
+    """The newest turn that a list of messages continues, and the `place` of its digest among those of the list.
+    `is_last` is false where its session already has later turns; `is_repeated` is true where one of them came from the
+    same request."""
 
     session_id: SessionId
     turn_id: TurnId
-    turn_seq: int
     last_turn_seq: int
     is_last: bool
     is_repeated: bool
+    place: int
 
 
 async def turn_of_list(

@@ -22,7 +22,7 @@ from app.domain.content import call_input, canonical_bytes, canonical_json, cont
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Content, Message, ToolCall
+from app.domain.types import Content, Message, ToolCall, TurnId
 from app.openai.chat_messages import IncomingTurn, as_one, check_pairing, cut_turns, misplaced
 
 _Key: TypeAlias = tuple[Hashable, ...]
@@ -65,11 +65,21 @@ def answerable_list(messages: Sequence[IncomingMessage], *, is_directed: bool) -
     return (*messages, IncomingMessage(last.place + 1, "user", CONTINUE))
 
 
-def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[IncomingMessage, ...] | None:
+@frozen
+class Anchor:
+    """The reply with which a recognized list continues its session: its turn, and the number of replies after it."""
+
+    turn_id: TurnId
+    replies_after: int
+
+
+def new_messages(
+    messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None = None
+) -> tuple[IncomingMessage, ...] | None:
     """The messages that the session does not have; None if the list requests the newest turn again. `stored` has the
     session's newest messages by time, without those of rejected turns. Calls that are answered otherwise than before
     begin a branch, which is a turn of its own: the stored messages of their turn up to them are before the outputs."""
-    first, known = _after_anchor(messages, stored)
+    first, known = (anchor and _after_turn(messages, stored, anchor)) or _after_anchor(messages, stored)
     tail = messages[first:]
     outputs, known_outputs = _outputs_by_call(tail), _outputs_by_call(known)
     at = taken = len(outputs) if outputs == known_outputs else 0
@@ -133,9 +143,23 @@ def _outputs_first(
     return tuple(messages[:led]), tuple(messages[led:])
 
 
+def _after_turn(
+    messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor
+) -> tuple[int, Sequence[Message]] | None:
+    """As `_after_anchor`; None if the turn no longer has the reply."""
+    at = [place for place, message in enumerate(messages) if message.role == "assistant"][-1 - anchor.replies_after]
+    for place in range(len(stored) - 1, -1, -1):
+        if stored[place].turn_id == anchor.turn_id and _key(stored[place]) == _key(messages[at]):
+            first, known = _after_anchor(messages[at + 1 :], stored[place + 1 :])
+            return at + 1 + first, known
+    return None
+
+
 def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:
     """Return the index from which messages of the list may be new, and the stored messages that these may repeat."""
     ours, theirs = [_key(message) for message in stored], [_key(message) for message in messages]
+    if 0 < len(ours) < len(theirs) and theirs[: len(ours)] == ours:
+        return len(ours), ()  # what follows may read like earlier messages, but was answered elsewhere
     exact, by_previous = _places(stored, ours)
     for at in range(len(messages) - 1, -1, -1):
         if messages[at].role != "assistant":

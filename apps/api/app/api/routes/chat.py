@@ -255,6 +255,7 @@ class ChatForm:
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """The text unless it was streamed, then the tool calls, each whole, the finish reason, and the end mark."""
+        self._model = outcome.turn.model_alias  # a fallback, if the requested one was down
         if not streamed:
             yield self._chunk({"role": "assistant", **_content(outcome)})
         for index, call in enumerate(outcome.completion.tool_calls):

@@ -19,7 +19,7 @@ from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TurnStatus
-from app.openai.new_messages import KnownList, NextStep, answerable_list, new_messages, next_step, past_step
+from app.openai.new_messages import Anchor, KnownList, NextStep, answerable_list, new_messages, next_step, past_step
 from app.services.archive.transfer import draft_history
 from app.services.runtime import Runtime, retried
 from app.services.turn.additions import Additions, Keeping, add, draft_outputs, keep_session
@@ -45,11 +45,12 @@ _IN_PROGRESS = "The session already runs a turn."
 class ChatRequest:
     """A chat client's request. `is_retry` is true when the client marks it as a retry.
 
-    With `all_new`, all `messages` are new, whatever the session holds, except outputs that a turn got before it failed.
+    With `all_new`, all `messages` are new, whatever the session holds, except what a turn got before it failed.
     `directions` are added to the session's instructions. With `after_turn_seq`, the session's newest turn must have
     this number. `within` is the field of the body that has the list. If the client names no session, `known` recognizes
-    it, and one that is made for the request has this `lifetime`: `keeping` is given once it is made. The `messages` may
-    follow a `compaction`. With `all_past`, nothing is answered: everything new is stored.
+    it, by the list up to the `anchor`, and one that is made for the request has this `lifetime`: `keeping` is given
+    once it is made. The `messages` may follow a `compaction`. With `all_past`, nothing is answered: everything new is
+    stored.
     """
 
     messages: tuple[IncomingMessage, ...]
@@ -63,6 +64,7 @@ class ChatRequest:
     after_turn_seq: int | None = None
     within: str = "messages"
     known: KnownList | None = None
+    anchor: Anchor | None = None
     compaction: Compaction | None = None
     all_past: bool = False
     lifetime: Lifetime = Lifetime.UNTIL_DELETED
@@ -169,7 +171,7 @@ async def count_behind(rt: Runtime, session: SessionRef, request: ChatRequest, n
     what named the session. Raises `NotFound`, `InvalidRequest` as the request would."""
     async with rt.database.autocommit() as tx:
         newest = existing(await store.newest_of(tx, session), noun)
-        stored = await compared_messages(tx, session, request) if _may_repeat(newest, request) else ()
+        stored = await _repeatable(tx, session, newest, request)
     new = await new_in_list(request, stored) or ()
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
     step = await divided(request, new, waiting=is_waiting) if new else None
@@ -193,16 +195,18 @@ async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> tuple[
     `all_new` list is compared only if there are `stored` ones."""
     if request.all_new and not stored:
         return request.messages
-    return await _aside(request, partial(new_messages, request.messages, stored))
+    return await _aside(request, partial(new_messages, request.messages, stored, request.anchor))
 
 
-def _may_repeat(newest: Newest, request: ChatRequest) -> bool:
-    """Whether the list has to be compared with the session: one that is all new too if it begins with outputs for which
-    no turn waits, but which one may have got before it failed."""
-    if not request.all_new:
-        return True
-    answers_calls = not request.all_past and bool(request.messages) and request.messages[0].role == "tool"
-    return answers_calls and newest.status in _WITHOUT_REPLY
+async def _repeatable(tx: Transaction, session: SessionRef, newest: Newest, request: ChatRequest) -> list[Message]:
+    """The stored messages that the list may repeat: if it is all new, those of a turn that failed or was cancelled and
+    whose request is sent again. Outputs may have ended the turn before that."""
+    if request.all_new and (request.all_past or newest.status not in _WITHOUT_REPLY):
+        return []
+    stored = await compared_messages(tx, session, request)
+    if not request.all_new or (request.messages and request.messages[0].role == "tool"):
+        return stored
+    return [message for message in stored if message.turn_id == newest.turn_id]
 
 
 async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
@@ -246,8 +250,8 @@ async def _read_step(
         key = request.idempotency_key
         if key is not None and (found := await store.turn_by_key(tx, session, key)):
             answered = await answer_again(tx, session, *found, request.request_sha256)
-        elif _may_repeat(newest, request):
-            stored = await compared_messages(tx, session, request)
+        else:
+            stored = await _repeatable(tx, session, newest, request)
     rt.telemetry.turns_lost(lost)
     if answered is not None:
         return newest, answered

@@ -15,7 +15,7 @@ from app.domain.frozen import frozen, replace
 from app.domain.responses import Lifetime
 from app.domain.types import JsonObject, Session, SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions
-from app.openai.new_messages import goes_on, with_reply
+from app.openai.new_messages import Anchor, goes_on, with_reply
 from app.services.archive.transfer import fork_session
 from app.services.openai.chat import ChatRequest, compared_messages, complete_chat, divided
 from app.services.runtime import Runtime, retried
@@ -185,7 +185,8 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
     turn = await rt.database.run(store.turn_of_list, tenant_id, request.known.beginnings, repeated_sha256)
     if turn is None:
         return None
-    session, again = SessionRef(tenant_id, turn.session_id), replace(request, all_new=False)
+    session = SessionRef(tenant_id, turn.session_id)
+    again = replace(request, all_new=False, anchor=Anchor(turn.turn_id, turn.place))
     if turn.is_repeated:
         return Target(session, again)
     if turn.is_last:

@@ -20,6 +20,7 @@ from app.domain.stored import StoredSummary
 from app.domain.types import JsonObject, SessionId, SessionRef, Summary, SummaryBody, TenantId, TurnStatus, Usage
 from app.engine.summary.block import render_summary
 from app.openai.items import joined_directions
+from app.openai.new_messages import Anchor
 from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, count_behind, divided, new_turn, store_list
 from app.services.openai.conversations import of_conversation, page_of_items
@@ -64,7 +65,9 @@ async def resolve_target(rt: Runtime, tenant_id: TenantId, request: ResponseRequ
             target = await open_session(rt, tenant_id, request.conversation, chat)
         if chat.known is not None and chat.known.beginnings:
             resent = await rt.database.run(turn_of_list, tenant_id, chat.known.beginnings, None)
-            target = replace(target, request=replace(chat, all_new=resent is None))
+            # If others follow the turn, the list may have them, too.
+            anchor = Anchor(resent.turn_id, resent.place) if resent and resent.is_last else None
+            target = replace(target, request=replace(chat, all_new=resent is None, anchor=anchor))
         return target
     if request.previous is not None:
         return await _after(rt, tenant_id, request.previous, chat)
