@@ -9,12 +9,15 @@ import sys
 from asyncio import StreamReader, StreamWriter
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from time import monotonic
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from app.commands.resources import on_database
+from app.core.fairness import tenant_at_work
 from app.db.database import Database
 from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
@@ -49,6 +52,44 @@ async def test_a_server_that_takes_no_connections_now_is_a_database_that_is_away
     finally:
         await database.aclose()
         server.close()
+
+
+async def test_while_the_server_has_no_more_connections_those_that_a_process_has_serve_all_its_tenants(
+    database_url: str,
+) -> None:
+    name = f"served_{uuid4().hex[:12]}"
+    parts = urlsplit(past_pooler(database_url))
+    user = urlunsplit(parts._replace(netloc=f"{name}@{parts.netloc.rpartition('@')[2]}"))
+    await execute(database_url, f"CREATE ROLE {name} LOGIN CONNECTION LIMIT 2")
+    database, another = (Database(user, pool_size=10, tenant_ratio=0.75) for _ in range(2))
+    refused: list[str] = []
+
+    async def work(tenant: str) -> float:
+        tenant_at_work.set(tenant)
+        began = monotonic()
+        try:
+            async with database.begin() as tx:
+                await tx.fetchval(sql("SELECT pg_sleep(0.02)"))
+        except DatabaseUnavailable as error:
+            refused.append(f"{tenant}: {error.detail}")
+        return monotonic() - began
+
+    try:
+        many = [asyncio.create_task(work("many")) for _ in range(100)]
+        await asyncio.sleep(0.2)
+        few = [await asyncio.create_task(work("few")) for _ in range(5)]
+        assert not any(task.done() for task in many[-3:]), "the other tenant's are over"
+        await asyncio.gather(*many)
+        assert refused == []
+        assert max(few) < 1, "waiting tenants get a connection in turn"
+        async with database.autocommit(), database.autocommit():
+            with pytest.raises(DatabaseUnavailable, match="connection left"):  # it has none that it could wait for
+                async with another.autocommit():
+                    pass
+    finally:
+        await database.aclose()
+        await another.aclose()
+        await execute(database_url, f"DROP ROLE {name}")
 
 
 async def test_citus_errors_about_a_lost_node_count_as_an_unavailable_database(database_url: str) -> None:

@@ -134,6 +134,8 @@ async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_
         async with asyncio.timeout(timeout_s):
             connection = await cast(Any, asyncpg).connect(dsn, connection_class=_Connection, **how)
             return connection, await _set_up(connection, chooses_settings=not transaction_pooler)
+    except asyncpg.TooManyConnectionsError:
+        raise
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise DatabaseUnavailable("The database takes no connections now.") from error
 
