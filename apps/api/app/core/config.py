@@ -116,6 +116,13 @@ class Settings(BaseSettings):
     def _empty_is_unset(cls, value: object) -> object:
         return None if value == "" else value  # an empty path would be the current folder
 
+    @field_validator("port", mode="before")
+    @classmethod
+    def _address_is_unset(cls, value: object) -> object:
+        # Kubernetes gives the pods beside a Service `plimsoll` PLIMSOLL_PORT=tcp://10.96.0.10:80.
+        is_address = isinstance(value, str) and value.startswith("tcp://")
+        return cls.model_fields["port"].default if is_address else value
+
     @field_validator("database_url")
     @classmethod
     def _is_not_empty(cls, value: SecretStr | None) -> SecretStr | None:
