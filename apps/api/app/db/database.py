@@ -20,17 +20,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
-from app.db.driver import (
-    GONE,
-    IDLE_LIMIT,
-    LOCKED,
-    Driver,
-    NoConnectionLeft,
-    Record,
-    connect,
-    meaning_of,
-    reports_read_only,
-)
+from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, ServerFull, connect, meaning_of, reports_read_only
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
 from app.domain.frozen import frozen, names_of
@@ -305,7 +295,7 @@ class Database:
                 return await self._usable()
             except BaseException as error:
                 self._in_use -= 1
-                if not isinstance(error, NoConnectionLeft) or not (self._in_use or self._idle):
+                if not isinstance(error, ServerFull) or not (self._in_use or self._idle):
                     self._tenants.release(tenant)
                     raise
             asyncio.get_running_loop().call_later(_FULL_S, self._tenants.release, tenant)

@@ -107,7 +107,7 @@ _SOCKET_OPTIONS: Final = {
 LOCKED: Final = "Other work holds this session for longer than one waits; nothing was stored."
 
 
-class NoConnectionLeft(DatabaseUnavailable):
+class ServerFull(DatabaseUnavailable):
     """The server, or the pooler before it, has no room for one more connection."""
 
 
@@ -132,7 +132,7 @@ class _Connection(asyncpg.Connection):
 
 async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_pooler: bool) -> tuple[Driver, bool]:
     """A new connection, and whether its server was found to have Citus. Behind a `transaction_pooler` nothing is
-    prepared, and the connection has no settings. Raises `NoConnectionLeft`, `DatabaseUnavailable`, and the driver's
+    prepared, and the connection has no settings. Raises `ServerFull`, `DatabaseUnavailable`, and the driver's
     errors of a server that cannot be reached."""
     how: dict[str, Any] = {"server_settings": {**SERVER_SETTINGS, "lock_timeout": lock_timeout}}
     if transaction_pooler:
@@ -143,7 +143,7 @@ async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_
             return connection, await _set_up(connection, chooses_settings=not transaction_pooler)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         if isinstance(error, asyncpg.TooManyConnectionsError) or str(error).startswith(_POOLER_IS_FULL):
-            raise NoConnectionLeft("The database has no connection left.") from error
+            raise ServerFull("The database has no connection left.") from error
         raise DatabaseUnavailable("The database takes no connections now.") from error
 
 
