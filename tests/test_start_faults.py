@@ -250,7 +250,10 @@ FAULTS: dict[str, Fault] = {
     "empty connection string": Fault(variables(DATABASE_URL=""), ("DATABASE_URL: it is empty",)),
     "certificate that is not there": Fault(
         variables(DATABASE_URL=f"postgresql://u:{SECRET}@127.0.0.1:1/db?sslmode=verify-full&sslrootcert=/absent.pem"),
-        ("DATABASE_URL",),
+        ("DATABASE_URL", "certificate file"),
+    ),
+    "socket that is not there": Fault(
+        variables(DATABASE_URL=f"postgresql://u:{SECRET}@/db?host=/absent"), ("DATABASE_URL", "no such socket")
     ),
     "data folder that is a file": Fault(data_dir_is_a_file, ("PLIMSOLL_DATA_DIR", "file", "directory")),
 }

@@ -7,22 +7,28 @@ import shutil
 import subprocess
 import sys
 from asyncio import StreamReader, StreamWriter
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from time import monotonic
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from app.commands.resources import on_database
+from app.core.fairness import tenant_at_work
 from app.db.database import Database
 from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
+from bench.wire import open_connection_to, pump
 from tests.pooling import own_database, past_pooler
 from torture.databases import execute
 
 _STARTING = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0"
 _FULL = b"SFATAL\0VFATAL\0C53300\0Msorry, too many clients already\0\0"
+_POOLER_FULL = b"SFATAL\0C08P01\0Mno more connections allowed (max_client_conn)\0\0"
 
 
 @pytest.mark.parametrize("refusal", [_STARTING, _FULL], ids=["starting up", "too many clients"])
@@ -49,6 +55,80 @@ async def test_a_server_that_takes_no_connections_now_is_a_database_that_is_away
     finally:
         await database.aclose()
         server.close()
+
+
+@asynccontextmanager
+async def _server_with_room_for_two(database_url: str) -> AsyncGenerator[str]:
+    name = f"served_{uuid4().hex[:12]}"
+    parts = urlsplit(past_pooler(database_url))
+    await execute(database_url, f"CREATE ROLE {name} LOGIN CONNECTION LIMIT 2")
+    try:
+        yield urlunsplit(parts._replace(netloc=f"{name}@{parts.netloc.rpartition('@')[2]}"))
+    finally:
+        await execute(database_url, f"DROP ROLE {name}")
+
+
+@asynccontextmanager
+async def _pooler_with_room_for_two(database_url: str) -> AsyncGenerator[str]:
+    admitted: set[asyncio.Task[None]] = set()
+    server = past_pooler(database_url)
+
+    async def relay(reader: StreamReader, writer: StreamWriter) -> None:
+        there, back = await open_connection_to(server)
+        await asyncio.gather(pump(reader, back), pump(there, writer))
+
+    async def admit(reader: StreamReader, writer: StreamWriter) -> None:
+        if len(admitted) == 2:
+            await reader.read(1)
+            writer.write(b"E" + (len(_POOLER_FULL) + 4).to_bytes(4, "big") + _POOLER_FULL)
+            return writer.close()
+        task = asyncio.create_task(relay(reader, writer))
+        admitted.add(task)
+        return task.add_done_callback(admitted.discard)
+
+    listening = await asyncio.start_server(admit, "127.0.0.1", 0)
+    port: int = listening.sockets[0].getsockname()[1]
+    user = urlsplit(server).username or "postgres"
+    try:
+        yield f"postgresql://{user}@127.0.0.1:{port}{urlsplit(server).path}?sslmode=disable"
+    finally:
+        listening.close()
+        await asyncio.gather(*admitted, return_exceptions=True)
+
+
+@pytest.mark.parametrize("full", [_server_with_room_for_two, _pooler_with_room_for_two])
+async def test_while_the_server_has_no_more_connections_those_that_a_process_has_serve_all_its_tenants(
+    database_url: str, full: Callable[[str], AbstractAsyncContextManager[str]]
+) -> None:
+    refused: list[str] = []
+
+    async def work(database: Database, tenant: str) -> float:
+        tenant_at_work.set(tenant)
+        began = monotonic()
+        try:
+            async with database.begin() as tx:
+                await tx.fetchval(sql("SELECT pg_sleep(0.02)"))
+        except DatabaseUnavailable as error:
+            refused.append(f"{tenant}: {error.detail}")
+        return monotonic() - began
+
+    async with full(database_url) as url:
+        database, another = (Database(url, pool_size=10, tenant_ratio=0.75) for _ in range(2))
+        try:
+            many = [asyncio.create_task(work(database, "many")) for _ in range(100)]
+            await asyncio.sleep(0.2)
+            few = [await asyncio.create_task(work(database, "few")) for _ in range(5)]
+            assert not any(task.done() for task in many[-3:]), "the other tenant's are over"
+            await asyncio.gather(*many)
+            assert refused == []
+            assert max(few) < 1, "waiting tenants get a connection in turn"
+            async with database.autocommit(), database.autocommit():
+                with pytest.raises(DatabaseUnavailable, match="no connection left"):  # it has none to wait for
+                    async with another.autocommit():
+                        pass
+        finally:
+            await database.aclose()
+            await another.aclose()
 
 
 async def test_citus_errors_about_a_lost_node_count_as_an_unavailable_database(database_url: str) -> None:

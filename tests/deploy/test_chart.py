@@ -108,6 +108,7 @@ def test_pods_are_restricted_and_get_time_to_end_and_their_settings_exist() -> N
     )
     for each in (pod, pod_of(made["Job"])):
         assert each["securityContext"]["runAsNonRoot"] is True
+        assert each["enableServiceLinks"] is False, "the Service of a release `plimsoll` would set PLIMSOLL_PORT"
         for container in [*each.get("initContainers", []), *each["containers"]]:
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}

@@ -111,10 +111,12 @@ class Settings(BaseSettings):
         """Origins of the pages, besides the service's own, from which browsers may call the service."""
         return tuple(origin.strip() for origin in self.cors_origins.split(",") if origin.strip())
 
-    @field_validator("data_dir", "models_file", mode="before")
+    @field_validator("data_dir", "models_file", "port", mode="before")
     @classmethod
-    def _empty_is_unset(cls, value: object) -> object:
-        return None if value == "" else value  # an empty path would be the current folder
+    def _default_if_unset(cls, value: object, info: ValidationInfo) -> object:
+        # An empty path would be the current folder. Kubernetes sets PLIMSOLL_PORT=tcp://… beside a Service `plimsoll`.
+        is_unset = str(value).startswith("tcp://") if info.field_name == "port" else value == ""
+        return cls.model_fields[str(info.field_name)].default if is_unset else value
 
     @field_validator("database_url")
     @classmethod

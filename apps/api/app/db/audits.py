@@ -71,15 +71,12 @@ def as_stored(audit: Audit) -> JsonObject:
 async def as_recorded(tx: Transaction, session_id: SessionId, rows: Sequence[JsonObject]) -> list[JsonObject]:
     """Restores rows to the form that `as_stored` was given; rows that were stored whole are returned as they are."""
     rows = [row | {"prompt_refs": whole_refs(row["prompt_refs"])} for row in rows]
-    recalled = [recalled_rows(row["prompt_refs"]) if _is_short(row) else [] for row in rows]
+    is_short = [isinstance(row["context_trim_log"].get("recalled"), dict) for row in rows]
+    recalled = [recalled_rows(row["prompt_refs"]) if short else [] for row, short in zip(rows, is_short, strict=True)]
     seqs = sorted({each.seq for of_row in recalled for each in of_row})
     found = await tx.fetch(_IDS, session_id=session_id, seqs=seqs) if seqs else ()
     ids = {row["seq"]: row["id"] for row in found}
     return [_recorded(row, of_row, ids) for row, of_row in zip(rows, recalled, strict=True)]
-
-
-def _is_short(row: JsonObject) -> bool:
-    return isinstance(row["context_trim_log"].get("recalled"), dict)
 
 
 def _recorded(row: JsonObject, recalled: Sequence[Recalled], ids: Mapping[int, MessageId]) -> JsonObject:

@@ -20,7 +20,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
-from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, meaning_of, reports_read_only
+from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, ServerFull, connect, meaning_of, reports_read_only
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
 from app.domain.frozen import frozen, names_of
@@ -38,6 +38,8 @@ _SET_LOCK_TIMEOUT = "SET LOCAL citus.propagate_set_commands = 'local'; SET LOCAL
 _SET_IDLE_LIMIT = f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_LIMIT}'"
 
 _NO_BOUND = sys.maxsize
+_FULL_S = 1.0
+"""Time until a connection is opened again in place of one that the server had no room for."""
 
 
 @frozen
@@ -162,6 +164,7 @@ class Database:
         self._waited: Callable[[float], object] = lambda _: None
         self._used: Callable[[float], object] = lambda _: None
         self._idle: list[_Pooled] = []
+        self._in_use = 0
         self._is_closed = False
 
     def begin(self, *, snapshot: bool = False, locking: UUID | None = None) -> AbstractAsyncContextManager[Transaction]:
@@ -271,21 +274,31 @@ class Database:
         """A connection for exclusive use by the tenant at work; the gate admits no more than the size of the pool."""
         tenant, asked_at = tenant_at_work.get(), perf_counter()
         try:
-            try:
-                await self._tenants.acquire(tenant, self._timeout_s)
-            except TimeoutError as error:
-                raise DatabaseUnavailable("No database connection was free in time.") from error
-            try:
-                pooled = await self._usable()
-            except BaseException:
-                self._tenants.release(tenant)
-                raise
+            pooled = await self._next_connection(tenant, asked_at + self._timeout_s)
         finally:
             self._waited(perf_counter() - asked_at)
         pooled.tenant, pooled.lent_at = tenant, perf_counter()
         if self._longest_use_s is not None and not pooled.is_watched:
             self._watch(pooled, self._longest_use_s)
         return pooled
+
+    async def _next_connection(self, tenant: str | None, deadline: float) -> _Pooled:
+        """A connection, and with it a slot of the tenant. If the server has none left and this process has another one,
+        fewer slots are given out for a while, and the tenant waits in turn."""
+        while True:
+            try:
+                await self._tenants.acquire(tenant, deadline - perf_counter())
+            except TimeoutError as error:
+                raise DatabaseUnavailable("No database connection was free in time.") from error
+            self._in_use += 1
+            try:
+                return await self._usable()
+            except BaseException as error:
+                self._in_use -= 1
+                if not isinstance(error, ServerFull) or not (self._in_use or self._idle):
+                    self._tenants.release(tenant)
+                    raise
+            asyncio.get_running_loop().call_later(_FULL_S, self._tenants.release, tenant)
 
     def _watch(self, pooled: _Pooled, longest_use_s: float) -> None:
         """Closes a connection once it is in use for too long. One timer watches many short uses."""
@@ -312,6 +325,7 @@ class Database:
 
     def _give_back(self, pooled: _Pooled) -> None:
         connection = pooled.connection
+        self._in_use -= 1
         self._tenants.release(pooled.tenant)
         self._used(perf_counter() - pooled.lent_at)
         pooled.lent_at = math.inf

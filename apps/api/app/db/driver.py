@@ -63,6 +63,9 @@ _LOST_A_NODE = (
 _AT_A_NODE = "while executing command on "
 """In the context of an error that came from a node, or that libpq raised when the connection to a node ended."""
 
+_POOLER_IS_FULL = "no more connections allowed"
+"""What PgBouncer says of its limits on clients, with the code of a violated protocol."""
+
 IDLE_LIMIT: Final = "10s"
 # A process that freezes inside a transaction (stopped, swapped out, cut off) holds its locks for `IDLE_LIMIT` at most.
 # Large tables make estimates so high that statements of a millisecond are compiled, each time for 10 ms and more.
@@ -104,6 +107,10 @@ _SOCKET_OPTIONS: Final = {
 LOCKED: Final = "Other work holds this session for longer than one waits; nothing was stored."
 
 
+class ServerFull(DatabaseUnavailable):
+    """The server, or the pooler before it, has no room for one more connection."""
+
+
 class UniqueViolated(Exception):
     """A unique constraint or index, which the message names, refused a row."""
 
@@ -125,8 +132,8 @@ class _Connection(asyncpg.Connection):
 
 async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_pooler: bool) -> tuple[Driver, bool]:
     """A new connection, and whether its server was found to have Citus. Behind a `transaction_pooler` nothing is
-    prepared, and the connection has no settings. Raises `DatabaseUnavailable`, and the driver's errors of a server that
-    cannot be reached."""
+    prepared, and the connection has no settings. Raises `ServerFull`, `DatabaseUnavailable`, and the driver's
+    errors of a server that cannot be reached."""
     how: dict[str, Any] = {"server_settings": {**SERVER_SETTINGS, "lock_timeout": lock_timeout}}
     if transaction_pooler:
         how = {"statement_cache_size": 0, "server_settings": SETTINGS_BEHIND_A_POOLER}
@@ -135,6 +142,8 @@ async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_
             connection = await cast(Any, asyncpg).connect(dsn, connection_class=_Connection, **how)
             return connection, await _set_up(connection, chooses_settings=not transaction_pooler)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        if isinstance(error, asyncpg.TooManyConnectionsError) or str(error).startswith(_POOLER_IS_FULL):
+            raise ServerFull("The database has no connection left.") from error
         raise DatabaseUnavailable("The database takes no connections now.") from error
 
 

@@ -46,14 +46,12 @@ TEXT_TAG, PARTS_TAG = "(text)", "(parts)"
 """Tags of the two forms of `content`."""
 
 
-def _branch(value: object) -> str | None:
-    return TEXT_TAG if isinstance(value, str) else PARTS_TAG if isinstance(value, list) else None
-
-
 def text_or_list(of: str) -> Discriminator:
     """Distinguishes text from a list. `of` names the items of the list in the error."""
     return Discriminator(
-        _branch, custom_error_type="content_type", custom_error_message=f"Must be text or a list of {of}"
+        lambda value: TEXT_TAG if isinstance(value, str) else PARTS_TAG if isinstance(value, list) else None,
+        custom_error_type="content_type",
+        custom_error_message=f"Must be text or a list of {of}",
     )
 
 
