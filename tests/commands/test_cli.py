@@ -197,6 +197,17 @@ def test_at_sigterm_balancers_know_at_once_and_requests_are_served_until_the_del
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_second_signal_ends_what_waits_for_the_delay(tmp_path: Path, database_url: str, workers: str) -> None:
+    settings = {"DATABASE_URL": database_url, "PLIMSOLL_SHUTDOWN_DELAY_S": "3600"}
+    with serving(tmp_path, "--workers", workers, **settings) as (process, _):
+        deadline = time.monotonic() + 300
+        while process.poll() is None and time.monotonic() < deadline:
+            process.send_signal(signal.SIGTERM)  # one that comes before another was handled is lost
+            time.sleep(1)
+        assert process.poll() is not None
+
+
 def test_several_workers_share_one_address_one_database_and_their_metrics(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as (process, printed):
         with httpx.Client(base_url=address(printed), timeout=PATIENCE_S) as client:

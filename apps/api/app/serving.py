@@ -53,6 +53,7 @@ DRAIN_S = 30
 _CUT_OFF_S = 1
 """Further seconds, after `DRAIN_S`, until running requests are cancelled."""
 _WORKER_SILENCE_S = 30
+_SIGNAL_POLL_S = 0.5
 _BACKLOG = 2048
 METRICS_BYTES = 1024 * 1024
 """Room for the metrics of one of several workers. Until it serves, they are files of 64 KiB each."""
@@ -216,6 +217,15 @@ class _Workers(Multiprocess):
         super().terminate_all()
         for listener in self.sockets:
             listener.close()  # else connections that no worker takes wait until the last one ends, and are reset
+
+    def join_all(self) -> None:
+        self.signal_queue.clear()
+        for worker in self.processes:
+            while worker.process.is_alive():
+                worker.process.join(_SIGNAL_POLL_S)
+                if self.signal_queue:  # a second signal, which each worker passes on at once
+                    self.signal_queue.clear()
+                    self.terminate_all()
 
 
 def _print(welcome: str) -> None:
