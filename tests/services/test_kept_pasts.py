@@ -29,9 +29,10 @@ from app.services.pasts import Counting, Pasts
 from app.services.runtime import Runtime
 from app.services.sessions import change_session
 from app.services.summaries import summarize_now, undo_summary
-from app.services.turn.gather import counting_of, session_window
+from app.services.turn.gather import session_window
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
+from app.services.turn.window_rows import counting_of
 from app.services.views.context import window_now
 from app.services.views.preview import preview_turn
 from app.services.views.turns import get_prompt, get_turn, list_turns

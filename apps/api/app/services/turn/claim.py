@@ -54,10 +54,11 @@ from app.services.limits import most_of, reserve_call
 from app.services.runtime import Runtime, retried
 from app.services.sessions import existing_in
 from app.services.turn.additions import Additions, add, check_outputs, draft_outputs
-from app.services.turn.gather import WindowRows, budget_of, encoding_of, layers_of, read_window, session_policy
+from app.services.turn.gather import budget_of, layers_of, read_window, session_policy
 from app.services.turn.planning import count_message, pack_messages
 from app.services.turn.recall import prepare_question
 from app.services.turn.types import ClaimedTurn, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
+from app.services.turn.window_rows import WindowRows, encoding_of
 
 _Claimed: TypeAlias = tuple[Claim, TurnOptions, str]
 """The claim, and the options and the model alias of the round."""

@@ -18,13 +18,14 @@ from app.engine.window.triggers import exact_ratio, is_near_threshold, would_be_
 from app.engine.window.window import lay_out
 from app.providers.registry import Model
 from app.services.runtime import Runtime
-from app.services.turn.gather import WindowRows, read_window, recounted, snapshot_of, with_all_counts, with_recall_anew
-from app.services.turn.planning import planned
+from app.services.turn.gather import read_window, snapshot_of, with_recall_anew
+from app.services.turn.planning import planned, recounted
 from app.services.turn.record import Record
 from app.services.turn.steps import Steps, of_decision
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryAttempt, note_emergency, restart_count, summarize
 from app.services.turn.summarizer_call import SummaryJob
 from app.services.turn.types import TurnOptions, TurnPlan
+from app.services.turn.window_rows import WindowRows, with_all_counts
 
 _MOST_COUNTS = 2
 """Token counts by the provider in one round: one for the prompt as it was read, one for the prompt after a summary."""

@@ -2,112 +2,47 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from sys import getsizeof
 
 from app.db.database import Transaction
-from app.db.messages import UNCOUNTED, save_token_counts, window_turns
+from app.db.messages import window_turns
 from app.db.settled import settled_through
 from app.db.summaries import PromptContext, prompt_context
-from app.domain.frozen import frozen, replace
+from app.domain.frozen import replace
 from app.domain.types import (
     OPEN_STATUSES,
     Message,
     Pin,
-    ReasoningRule,
     SessionId,
     SessionRef,
     SessionState,
-    Summary,
     ToolDefinition,
     Turn,
     TurnStatus,
 )
 from app.engine.messages.image_rules import image_rule_for
-from app.engine.messages.media import ImageTokens
-from app.engine.messages.tokens import with_images_by_rule
 from app.engine.messages.turns import with_reasoning
 from app.engine.policy.budget import Budget, budget_for
 from app.engine.policy.policy import ContextPolicy
-from app.engine.recall.ranking import Evicted
 from app.engine.window.columns import Columns
-from app.engine.window.past import Past, past_of_columns
+from app.engine.window.past import past_of_columns
 from app.engine.window.prompt import goal_text
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
-from app.services.pasts import Counting, settled_columns
+from app.services.pasts import settled_columns
 from app.services.policies import resolve_policy
 from app.services.process_state import WindowBytes
 from app.services.runtime import Runtime
 from app.services.sessions import session_state
-from app.services.turn.planning import INLINE_MESSAGES, computed, count_long_texts, planned, recounted
+from app.services.turn.planning import computed, count_long_texts, planned
 from app.services.turn.recall import look_up, meaning_of_pins
-from app.tokenizers.counters import HEURISTIC, TWO_FIFTHS, Estimator
+from app.services.turn.window_rows import WindowRows, as_sent, counting_of, have_many_messages, with_all_counts
 
 _FEW_MESSAGES = 64
 """Messages up to which an uncached window is read row by row: that is faster than two more statements."""
-_FEW_OF_A_TURN = 8
-"""Messages up to which an open turn is read in each round: caching it would cost as much."""
-_MANY_PARTS = 256
-"""Content parts whose image sizes are read on the event loop (a few ms). More are read in a thread."""
-_SLICE = 64
-"""Messages that are counted, or turns that are rebuilt, before other tasks of the event loop run."""
-
-
-@frozen
-class WindowRows:
-    """Rows read at one moment, for a policy and a model: the session, its summary and pins, and the window's turns.
-
-    `kept` are the turns that this process has cached, `turns` those after them. `turn_seq` is the number of the running
-    turn, or the one that the next turn would get. `held` are the bytes that the process counts for what was read.
-    """
-
-    session: SessionState
-    policy: ContextPolicy
-    model: Model
-    estimate: Estimator
-    turn_seq: int
-    summary: Summary | None
-    pins: tuple[Pin, ...]
-    kept: Past
-    turns: tuple[Turn, ...]
-    held: WindowBytes
-    evicted: Evicted | None = None
-    fell_back: bool = False
-    """Whether a message had to be counted by the heuristic because the tokenizer failed."""
-    counted_by_provider: bool = False
-
-    @property
-    def encoding(self) -> str:
-        return encoding_of(self.model, self.policy)
-
-    @property
-    def counted_by(self) -> str:
-        """What counted the prompt: the encoding, the heuristic if the tokenizer failed, or the provider."""
-        if self.counted_by_provider:
-            return "provider"
-        return HEURISTIC if self.fell_back else self.estimate.encoding
-
-    @property
-    def turn_count(self) -> int:
-        return self.kept.turn_count + len(self.turns)
-
-    def read_messages(self) -> list[Message]:
-        """The messages that were read now: those of `turns`, and those before the window that may be recalled."""
-        turns = (*self.turns, *(self.evicted.turns if self.evicted else ()))
-        return [message for turn in turns for message in turn.messages]
-
-
-def encoding_of(model: Model, policy: ContextPolicy) -> str:
-    """The model's encoding, unless the policy asks for a count by length."""
-    return TWO_FIFTHS if policy.estimator == "heuristic" else model.encoding
-
-
-def counting_of(session: SessionState, model: Model, policy: ContextPolicy) -> Counting:
-    return Counting(session.past_version, encoding_of(model, policy), model.model, model.reasoning_rule)
 
 
 def session_policy(
@@ -146,8 +81,8 @@ async def read_window(
     are_many = session.last_message_seq - after_seq > _FEW_MESSAGES
     if are_many and rt.pasts.keeps_any and not kept.turn_count and open_turn is None:
         through_seq = await settled_through(tx, session.id, before_seq)
-        as_sent = partial(_as_sent, image_rule_for(model.model), model.reasoning_rule)
-        columns = await settled_columns(tx, session.id, after_seq, through_seq, counting.encoding, as_sent, held.take)
+        sent = partial(as_sent, image_rule_for(model.model), model.reasoning_rule)
+        columns = await settled_columns(tx, session.id, after_seq, through_seq, counting.encoding, sent, held.take)
         kept = await rt.pasts.keep(session.id, counting, past_of_columns(columns, 0, columns.turns), ())
 
     turns_after = partial(
@@ -232,79 +167,6 @@ async def _with_evicted(
     return replace(rows, evicted=evicted)
 
 
-async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) -> WindowRows:
-    """The rows, as they were read, with every message counted for the model. Settled turns are cached, and an open one
-    with many rounds, so that its next round reads only what is new. With `store` new counts are stored. A stored count
-    uses the flat figure for images. The model's rule corrects it here, which must happen once: counted rows are not
-    counted again."""
-    missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
-    if missing:
-        rows = await _count_missing(rt, rows, missing, store=store)
-    is_open = len(rows.turns) == 1 and rows.turns[0].status in OPEN_STATUSES
-    if is_open and len(rows.turns[0].messages) > _FEW_OF_A_TURN and rt.pasts.keeps_any and not rows.fell_back:
-        counting = counting_of(rows.session, rows.model, rows.policy)
-        rt.pasts.keep_open_turn(rows.session.id, counting, rows.kept.last_seq, rows.turns[0])
-    in_parts = [message for message in rows.read_messages() if isinstance(message.content, list)]
-    if in_parts:
-        rule = image_rule_for(rows.model.model)
-
-        def by_rule() -> dict[int, Message]:
-            return {message.seq: with_images_by_rule(message, rule) for message in in_parts}
-
-        are_many = sum([len(message.content or ()) for message in in_parts]) > _MANY_PARTS
-        rows = await _with_messages(rows, await computed(by_rule, is_long=are_many))
-    return await with_settled_kept(rt, rows)
-
-
-async def with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
-    """The counted rows with the settled turns, which another one follows, moved to the cache."""
-    last_seq = rows.session.last_message_seq  # of the turn that ended last, unless another one has been claimed since
-    settled = [turn for turn in rows.turns[:-1] if not turn.unresolved and turn.messages[-1].seq < last_seq]
-    if rows.fell_back or not rt.pasts.keeps_any or not settled:
-        return rows
-    marked = map(partial(with_reasoning, rule=rows.model.reasoning_rule), settled)
-    as_sent = await computed(list[Turn], marked, is_long=_have_many_messages(settled))
-    counting = counting_of(rows.session, rows.model, rows.policy)
-    kept = await rt.pasts.keep(rows.session.id, counting, rows.kept, as_sent)
-    return replace(rows, kept=kept, turns=rows.turns[len(settled) :])
-
-
-def _as_sent(images: ImageTokens, reasoning: ReasoningRule | None, turn: Turn) -> Turn:
-    """A settled turn with images counted, and reasoning selected, by the model's rules."""
-    messages = tuple([with_images_by_rule(message, images) for message in turn.messages])
-    return with_reasoning(replace(turn, messages=messages), reasoning)
-
-
-async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Message], *, store: bool) -> WindowRows:
-    new: dict[int, Message] = {}
-    fell_back = False
-    for at, message in enumerate(missing, 1):
-        if at % _SLICE == 0:
-            await asyncio.sleep(0)  # counting a short message never yields to the event loop
-        new[message.seq], used = await recounted(rt, rows.encoding, message)
-        fell_back = fell_back or used != rows.encoding
-    if store and not fell_back:
-        counts = ((message.id, message.tokens, message.reasoning_tokens) for message in new.values())
-        await rt.database.run(save_token_counts, rows.session.id, rows.encoding, counts)
-    return replace(await _with_messages(rows, new), fell_back=fell_back)
-
-
-async def _with_messages(rows: WindowRows, new: Mapping[int, Message]) -> WindowRows:
-    """The rows with these messages, by number, in place of their own."""
-
-    async def changed(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        found: list[Turn] = []
-        for at, turn in enumerate(turns, 1):
-            found.append(replace(turn, messages=tuple([new.get(message.seq, message) for message in turn.messages])))
-            if at % _SLICE == 0:
-                await asyncio.sleep(0)
-        return tuple(found)
-
-    evicted = rows.evicted
-    found = replace(evicted, turns=await changed(evicted.turns)) if evicted else None
-    return replace(rows, turns=await changed(rows.turns), evicted=found)
-
-
 def budget_of(model: Model, policy: ContextPolicy) -> Budget:
     """The budget of the model's window, capped by the policy; the policy also sizes a window that is not known."""
     window, source = model.context_window, model.context_limit_source
@@ -333,7 +195,7 @@ async def snapshot_of(
 
     newest = [turn for turn in rows.turns if turn.id != current.id]
     marked = map(partial(with_reasoning, rule=rule), newest)
-    past = await computed(rows.kept.extended, marked, is_long=_have_many_messages(newest)) if newest else rows.kept
+    past = await computed(rows.kept.extended, marked, is_long=have_many_messages(newest)) if newest else rows.kept
     snapshot = Snapshot(
         policy=rows.policy,
         budget=budget_of(rows.model, rows.policy),
@@ -354,10 +216,6 @@ async def snapshot_of(
     if rows.policy.allocation is None:
         return snapshot
     return await planned(with_shared_budget, snapshot, rows.estimate)
-
-
-def _have_many_messages(turns: Sequence[Turn]) -> bool:
-    return sum([len(turn.messages) for turn in turns]) > INLINE_MESSAGES
 
 
 async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *, for_turn: bool = True) -> Snapshot:

@@ -44,19 +44,13 @@ from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
 from app.engine.window.triggers import fold_behind_answer, may_fold_behind_answer
 from app.services.runtime import Runtime, retried
-from app.services.turn.gather import (
-    WindowRows,
-    layers_of,
-    session_policy,
-    session_window,
-    snapshot_of,
-    with_settled_kept,
-)
+from app.services.turn.gather import layers_of, session_policy, session_window, snapshot_of
 from app.services.turn.planning import planned
 from app.services.turn.provider_call import sum_of, total_cost
 from app.services.turn.recall import start_vectors
 from app.services.turn.summarizer_call import Summarizer, SummaryJob, chosen_call
 from app.services.turn.types import ClaimedTurn, TurnPlan
+from app.services.turn.window_rows import WindowRows, with_settled_kept
 from app.telemetry.metrics import SummaryOutcome
 from app.tokenizers.counters import Estimator
 

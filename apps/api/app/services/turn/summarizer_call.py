@@ -54,9 +54,10 @@ from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
 from app.services.limits import most_of, use_of, within_limits
 from app.services.runtime import Runtime
-from app.services.turn.gather import WindowRows, budget_of
+from app.services.turn.gather import budget_of
 from app.services.turn.planning import INLINE_MESSAGES, computed, count_message, planned
 from app.services.turn.provider_call import call_model, used_row
+from app.services.turn.window_rows import WindowRows
 from app.tokenizers.counters import Estimator
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.providers.registry import Model
 from app.services.turn.additions import Additions
-from app.services.turn.gather import WindowRows
+from app.services.turn.window_rows import WindowRows
 
 
 @frozen

@@ -50,11 +50,12 @@ from app.services.runtime import Runtime
 from app.services.sessions import session_state
 from app.services.turn.claim import awake_alias, check_recorded, policy_of_turn
 from app.services.turn.decide import first_snapshot, with_exact_count
-from app.services.turn.gather import WindowRows, encoding_of, read_window, with_recall_anew
+from app.services.turn.gather import read_window, with_recall_anew
 from app.services.turn.planning import assembled, planned
 from app.services.turn.recall import prepare_question
 from app.services.turn.steps import Steps
 from app.services.turn.types import TurnOptions, TurnPlan, TurnRequest
+from app.services.turn.window_rows import WindowRows, encoding_of
 from app.services.views.turns import with_numbers
 
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))

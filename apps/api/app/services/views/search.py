@@ -27,8 +27,9 @@ from app.engine.window.look_back import LookBack, Search, page_tokens
 from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor
 from app.services.runtime import Runtime
 from app.services.sessions import LOOKED_THROUGH, session_state
-from app.services.turn.gather import budget_of, encoding_of, session_policy
+from app.services.turn.gather import budget_of, session_policy
 from app.services.turn.recall import prepare_search, ranked, read_page, searchable
+from app.services.turn.window_rows import encoding_of
 
 _LEAST_PAGE_TOKENS = 128
 """Smallest page of the look-back route, even for a window without an input budget."""

@@ -22,7 +22,8 @@ from app.engine.window.prompt import goal_text
 from app.services.policies import given_policy
 from app.services.runtime import Runtime
 from app.services.sessions import check_alias, session_state
-from app.services.turn.gather import budget_of, encoding_of, layers_of, session_policy
+from app.services.turn.gather import budget_of, layers_of, session_policy
+from app.services.turn.window_rows import encoding_of
 from app.services.views.simulation_job import Plan, PlannedLane, SimulationJob, counted_elsewhere
 
 BATCH_TURNS = 25
