@@ -158,11 +158,11 @@ def telling_words(sentence: Sentence) -> list[str]:
     return [word for word in sentence.words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii()]
 
 
-def _forbids_another(words: Sequence[str], other: Sequence[str]) -> bool:
+def _forbids_another(words: Sequence[str], other: Sentence) -> bool:
     """Whether both forbid something, in the same words but for the one that says what: neither replaces the other."""
     forbidding = _FORBIDDING.intersection(words)
-    is_alike = bool(forbidding) and len(words) == len(other) and forbidding.issubset(other)
-    return is_alike and sum(map(ne, words, other)) == 1
+    is_alike = bool(forbidding) and len(words) == len(other.words) and forbidding.issubset(other.words)
+    return is_alike and sum(map(ne, words, other.words)) == 1 and (other.standing == DEMAND or demands(other.text))
 
 
 @frozen
@@ -182,7 +182,7 @@ class Taken:
         if max(candidates.values()) < _SAME_WORDS_RATIO * len(words):
             return None
         for other, shared in candidates.most_common(3):
-            if _forbids_another(words, self.units[other].sentence.words):
+            if _forbids_another(words, self.units[other].sentence):
                 continue
             says_it_all = shared >= _CONTAINED_WORDS_RATIO * len(words)
             if says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *self.units[other].sentence.words}):
@@ -271,7 +271,7 @@ def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:
     shared = Counter(chain.from_iterable([taken.by_word.get(word, ()) for word in telling]))
     for place, words in shared.most_common(3):
         other = taken.units[place]
-        if _forbids_another(unit.sentence.words, other.sentence.words):
+        if _forbids_another(unit.sentence.words, other.sentence):
             continue
         cites_it = not set(unit.source_ids).isdisjoint(other.source_ids)
         ratio = _FINISHED_WORDS_RATIO if cites_it else _RESTATED_WORDS_RATIO
