@@ -104,11 +104,12 @@ def _text(value: object) -> str:
 
 
 @asynccontextmanager
-async def filled(database_url: str, *, analyzed: bool = False) -> AsyncGenerator[Database]:
+async def filled(database_url: str, *, analyzed: bool = False, replanned: bool = False) -> AsyncGenerator[Database]:
     """Eight sessions of 600 messages in tables that nobody has analyzed, or that were `analyzed` when the sessions had
     two turns each, as the server may do by itself.
 
-    The one connection made its plans, which it keeps, at that time: the worst that a fresh installation does.
+    The one connection made its plans, which it keeps, at that time: the worst that a fresh installation does. Or it has
+    `replanned` them since, as it does when the server lost track of what changed.
     """
     url = past_pooler(database_url)
     database = Database(url, pool_size=1)
@@ -121,6 +122,9 @@ async def filled(database_url: str, *, analyzed: bool = False) -> AsyncGenerator
             await settled_columns(tx, SESSION, 0, await settled_through(tx, SESSION, 3), "ours", as_it_is, unlimited)
             await copy_past(tx, SESSION, SessionId(UUID(int=101)), await fork_point(tx, SESSION, None), is_branch=True)
         await connection.execute(_FILL.format(first=3, last=TURNS))
+        if replanned:
+            async with database.autocommit() as tx:
+                await tx.fetch(Statement("DISCARD PLANS", ()))
         yield database
     finally:
         await connection.close()
@@ -196,11 +200,13 @@ async def test_a_settled_past_is_read_as_columns_by_index_ranges(database_url: s
         assert read["message_token_counts"] <= past
 
 
+@pytest.mark.parametrize("replanned", [False, True])
 @pytest.mark.parametrize("analyzed", [False, True])
 async def test_recalled_messages_are_read_by_key_and_the_turns_of_those_that_completed_not_at_all(
-    database_url: str, analyzed: bool
+    database_url: str, analyzed: bool, replanned: bool
 ) -> None:
-    async with filled(database_url, analyzed=analyzed) as database, database.begin() as transaction:
+    tables = filled(database_url, analyzed=analyzed, replanned=replanned)
+    async with tables as database, database.begin() as transaction:
         tx = Explained(transaction)
         seqs = [1, 2, 99, 100, *range(201, 261)]
         turns = await turns_with(tx, SESSION, seqs, "ours")
