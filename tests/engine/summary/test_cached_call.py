@@ -67,10 +67,10 @@ def test_an_item_that_is_the_beginning_of_another_does_not_take_its_place() -> N
         "The lamp is red on Sundays.",
         "The lamp is red on Sundays. It was green.",
     )
-    told, whole, longer = (
+    reported, whole, longer = (
         SummaryItem(text, (message.id,)) for text, message in zip(texts, _FOLD.sources[:3], strict=True)
     )
-    fold = replace(_FOLD, previous=_HISTORY.summary(SummaryBody("Before.", key_facts=(told, whole, longer))))
+    fold = replace(_FOLD, previous=_HISTORY.summary(SummaryBody("Before.", key_facts=(reported, whole, longer))))
     for quotations in (
         ("The lamp is red on Sundays.", "The lamp is red on Sundays."),
         ("the lamp is red on sundays.", "The lamp is red on"),
@@ -78,7 +78,7 @@ def test_an_item_that_is_the_beginning_of_another_does_not_take_its_place() -> N
     ):
         quoted = quoted_items(fold)
         assert [quoted[quotation] for quotation in quotations] == [whole, longer]
-        assert quoted["the lamp is red"] == told, "the only one that was not found before"
+        assert quoted["the lamp is red"] == reported, "the only one that was not found before"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The English words and phrases by which a sentence shows what kind of statement it is.
+"""The words and phrases by which a sentence shows what kind of statement it is: English ones, and of demands also those
+of other languages.
 
 A cue is a bit, a regular expression, and its `PARTS`: every ASCII text that the expression matches contains one of
 these in lower case. Looking for them is much faster than the expression, and a cached lookup by word is faster still.
@@ -43,7 +44,12 @@ RULE_WORDS: Final = frozenset((
     "mai", "non", "nooit", "altijd", "geen", "alleen", "nigdy", "zawsze", "asla", "sadece", "daima", "solo", "apenas",
     "favor",
 ))  # fmt: skip
-"""Whole words, of which `RULE` needs one if the text has none of the parts of `RULES`."""
+"""Whole words, of which `RULE` and `RULE_ELSEWHERE` need one if the text has none of the parts of `RULES`."""
+FORBIDDING_WORDS: Final = frozenset((
+    "never", "not", "don't", "don’t", "mustn't", "cannot", "can't", "nie", "niemals", "nicht", "jamais", "nunca",
+    "jamás", "mai", "nooit", "никогда", "nigdy", "asla", "đừng", "ποτέ",
+))  # fmt: skip
+"""Whole words, of which a demand that something is not done has one."""
 
 DECIDED: Final = re.compile(
     r"\b(?:(?:we|i|they)(?:'ve| have)? (?:decided|agreed|chose|settled)|decision|decided (?:to|on|that)"

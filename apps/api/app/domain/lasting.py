@@ -35,10 +35,6 @@ _LONGEST_PLAIN_WORD: Final = 3
 """Words up to this length are mostly articles and prepositions, which every sentence has."""
 _OF_A_SUMMARY: Final = -(2**50)  # the position of a summary's first statement, which precedes everything else
 _LAST_OF_A_SUMMARY: Final = _OF_A_SUMMARY // 2
-_FORBIDDING: Final = frozenset((
-    "never", "not", "don't", "don’t", "mustn't", "cannot", "can't", "nie", "niemals", "nicht", "jamais", "nunca",
-    "jamás", "mai", "nooit", "никогда", "nigdy", "asla", "đừng", "ποτέ",
-))  # fmt: skip
 _EXACT_WORD: Final = re.compile(r"\d|[\w][_@/.:][\w]")
 _QUOTED: Final = re.compile(r"`[^`\n]+`")
 _CHANGING: Final = frozenset((
@@ -124,7 +120,7 @@ def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[i
     frame = _frame(unit) if by_user else None
     closed: set[int] = set()
     for waits in waiting:
-        forbids = waits.sentence.standing == DEMAND and not _FORBIDDING.isdisjoint(waits.sentence.words)
+        forbids = waits.sentence.standing == DEMAND and not cues.FORBIDDING_WORDS.isdisjoint(waits.sentence.words)
         if waits.kind in OPEN_KINDS and not forbids:
             is_closed = finishes or (waits.kind == "open_questions" and not by_user)
         elif waits.sentence.standing == DEMAND:
@@ -160,7 +156,7 @@ def telling_words(sentence: Sentence) -> list[str]:
 
 def _forbids_another(words: Sequence[str], other: Sentence) -> bool:
     """Whether both forbid something, in the same words but for the one that says what: neither replaces the other."""
-    forbidding = _FORBIDDING.intersection(words)
+    forbidding = cues.FORBIDDING_WORDS.intersection(words)
     is_alike = bool(forbidding) and len(words) == len(other.words) and forbidding.issubset(other.words)
     return is_alike and sum(map(ne, words, other.words)) == 1 and (other.standing == DEMAND or demands(other.text))
 

@@ -1,6 +1,6 @@
 """Properties of a single sentence: its words, what kind of statement it is, and how much information it has.
 
-The cues of decisions, demands, questions and promises (`cues.py`) are English; the rest works for any script.
+The cues of decisions, questions and promises (`cues.py`) are English; the rest works for any script.
 """
 
 from __future__ import annotations
