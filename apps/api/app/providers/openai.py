@@ -27,14 +27,16 @@ from app.domain.content import (
     tool_name,
     with_speakers,
 )
+from app.domain.errors import ProviderError
 from app.domain.frozen import frozen, replace
-from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject, PromptMessage, ToolCall
-from app.providers.base import Embedded, Endpoint
+from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage, ToolCall
+from app.providers.base import DeltaSink, Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry
 from app.providers.error_object import ErrorObject
 from app.providers.failures import unusable_answer
 from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
-from app.providers.remote import RemoteModel, WireCall
+from app.providers.remote import NO_SUCH_ENDPOINT, RemoteModel, WireCall
+from app.providers.responses import ResponsesModel
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
 
@@ -85,6 +87,10 @@ def _is_azure(entry: ModelEntry) -> bool:
     return chat_url(entry).host.endswith(_AZURE_HOSTS)
 
 
+def is_openai(entry: ModelEntry) -> bool:
+    return chat_url(entry).host == "api.openai.com" or _is_azure(entry)
+
+
 @frozen
 class _Form:
     max_tokens_field: MaxTokensField
@@ -96,6 +102,7 @@ class _Form:
     with_cache_key: bool = False
     with_custom_tools: bool = False
     with_unsigned: bool = True
+    with_chat_for_tools: bool = True
     with_effort_for_tools: bool = True
     with_thinking_for_choice: bool = True
     with_thinking_member: bool = True
@@ -109,11 +116,11 @@ def first_form(entry: ModelEntry) -> _Form:
     """The form of the first request, where the alias does not say: OpenAI's newer models refuse `max_tokens`, and most
     other servers know only that; nor do they know cache keys and custom tools. OpenRouter alone has details of
     reasoning."""
-    is_openai = chat_url(entry).host == "api.openai.com" or _is_azure(entry)
+    is_own = is_openai(entry)
     return _Form(
-        entry.max_tokens_field or ("max_completion_tokens" if is_openai else "max_tokens"),
-        with_cache_key=is_openai if entry.prompt_cache_key is None else entry.prompt_cache_key,
-        with_custom_tools=is_openai if entry.custom_tools is None else entry.custom_tools,
+        entry.max_tokens_field or ("max_completion_tokens" if is_own else "max_tokens"),
+        with_cache_key=is_own if entry.prompt_cache_key is None else entry.prompt_cache_key,
+        with_custom_tools=is_own if entry.custom_tools is None else entry.custom_tools,
         with_details=entry.return_reasoning == "signatures"
         or (entry.return_reasoning is None and is_openrouter(entry)),
     )
@@ -126,7 +133,9 @@ class OpenAIProvider(RemoteModel[_Form]):
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         entry = endpoint.entry
-        super().__init__(endpoint, chat_url(entry), chat_headers(endpoint), first_form(entry), now, retry)
+        headers = chat_headers(endpoint)
+        super().__init__(endpoint, chat_url(entry), headers, first_form(entry), now, retry)
+        self._responses = ResponsesModel(endpoint, chat_url(entry, "/responses"), headers, now, retry)
         self.takes_any_option: bool = entry.pass_unknown
         self._keeps_details = self._accepted.with_details
 
@@ -134,9 +143,26 @@ class OpenAIProvider(RemoteModel[_Form]):
         # Details are refused because of one prompt's content; other refusals apply to the server.
         return _ChatCall(request, self._entry, replace(self._accepted, with_details=self._keeps_details))
 
+    async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
+        """Over the Responses API if the alias says so, or for tools that chat completions have refused with a reference
+        to it; a server that does not have it is called as before."""
+        is_fixed = self._entry.api == "responses"
+        if is_fixed or (request.tools and not self._accepted.with_chat_for_tools):
+            try:
+                return await self._responses.complete(request, on_delta)
+            except ProviderError as error:
+                if is_fixed or error.status not in NO_SUCH_ENDPOINT:
+                    raise
+            self._accepted = replace(self._accepted, with_chat_for_tools=True, with_effort_for_tools=False)
+        return await super().complete(request, on_delta)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self._responses.aclose()
+
     @property
     def reasons_beside_tools(self) -> bool:
-        return self._accepted.with_effort_for_tools
+        return self._accepted.with_effort_for_tools or self._entry.api == "responses"
 
     @property
     def vector_space(self) -> str:
@@ -186,7 +212,7 @@ class _ChatCall(WireCall[_Form]):
             body["tools"] = [tool if form.with_custom_tools else as_function(tool) for tool in request.tools]
             if request.tool_choice is not None:
                 body["tool_choice"] = _choice(request.tool_choice, custom)
-            if not form.with_effort_for_tools:
+            if not (form.with_effort_for_tools and form.with_chat_for_tools):
                 body["reasoning_effort"] = "none"
             if not form.with_thinking_for_choice and self.forces_tools:
                 # Qwen's servers know no `thinking`, and think on.
@@ -253,6 +279,7 @@ class _ChatCall(WireCall[_Form]):
         servers name it in too many ways, and the answer is validated anyway.
         """
         request, messages, says, names = self.request, self.request.messages, error.message, error.names
+        refuses_effort = request.tools and names("reasoning_effort") and names("tools")
         return {
             "with_max_tokens_field": error.refuses(self.form.max_tokens_field),
             "with_reasoning": error.refuses("reasoning_content"),
@@ -266,7 +293,8 @@ class _ChatCall(WireCall[_Form]):
             "with_empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
             "with_cache_key": error.refuses("prompt_cache_key"),
             "with_custom_tools": refused and self._custom_names() and names("custom"),
-            "with_effort_for_tools": request.tools and names("reasoning_effort") and names("tools"),
+            "with_chat_for_tools": refuses_effort and "/responses" in says and self.entry.api is None,
+            "with_effort_for_tools": refuses_effort,
             "with_thinking_for_choice": self.refuses_thinking_for_choice(error),
             "with_thinking_member": self.refuses_thinking_for_choice(error),
             "with_usage": stream and names("stream_options", "include_usage"),

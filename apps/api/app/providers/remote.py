@@ -37,6 +37,7 @@ from app.providers.transport import (
 )
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of
 
+NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
 _ONCE: Final = RetryPolicy(max_attempts=1)
 _INLINE_BODY_BYTES: Final = 262_144
 """Largest request, in bytes, whose messages are encoded on the event loop (a few ms)."""
