@@ -127,15 +127,14 @@ def first_form(entry: ModelEntry) -> _Form:
 
 
 class OpenAIProvider(RemoteModel[_Form]):
-    """One alias over the chat completions protocol."""
-
-    options = CHAT_OPTIONS
+    """One alias over the chat completions protocol, or over the Responses API."""
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         entry = endpoint.entry
         headers = chat_headers(endpoint)
         super().__init__(endpoint, chat_url(entry), headers, first_form(entry), now, retry)
         self._responses = ResponsesModel(endpoint, chat_url(entry, "/responses"), headers, now, retry)
+        self.options = CHAT_OPTIONS if entry.api != "responses" else self._responses.options
         self.takes_any_option: bool = entry.pass_unknown
         self._keeps_details = self._accepted.with_details
 

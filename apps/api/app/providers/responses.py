@@ -23,8 +23,9 @@ from app.providers.wire import fields_of, json_bytes
 _LEAST_OUTPUT_TOKENS: Final = 16
 """The API refuses a lower limit."""
 _NO_PARAMETERS: Final[JsonObject] = {"type": "object", "properties": {}}
-_UNCHANGED: Final = ("temperature", "top_p", "service_tier")
-"""Options of chat completions that this API has by the same name; those that it does not have are left out."""
+_UNCHANGED: Final = frozenset({"temperature", "top_p", "service_tier"})
+_OPTIONS: Final = _UNCHANGED | {"parallel_tool_calls", "reasoning_effort", "verbosity", "response_format"}
+"""Those of chat completions that this API has, some by other names. Others are left out."""
 
 
 _SEALED: Final = re.compile(r"encrypted[ _]content", re.IGNORECASE)
@@ -42,7 +43,7 @@ class _Form:
 class ResponsesModel(RemoteModel[_Form]):
     """One alias over the Responses API."""
 
-    options = CHAT_OPTIONS
+    options = _OPTIONS
 
     def __init__(
         self,
