@@ -18,7 +18,7 @@ from app.db.archive import copy_past, fork_point
 from app.db.database import Database, PageBounds, Transaction
 from app.db.driver import Record
 from app.db.erasure import due_sessions
-from app.db.figures import changed_turns, open_turns, session_figures, summaries_between
+from app.db.figures import changed_turns, count_open_turns, open_turns, session_figures, summaries_between
 from app.db.messages import (
     UNCOUNTED,
     messages_in_runs,
@@ -33,7 +33,7 @@ from app.db.settled import settled_through
 from app.db.sql import Statement
 from app.db.statistics import analyze_for
 from app.db.turns import newest_messages, page_of_turns
-from app.domain.types import SessionId, SessionRef, TenantId, Turn
+from app.domain.types import SessionId, SessionRef, TenantId, Turn, TurnStatus
 from app.services.pasts import settled_columns
 from tests.pooling import past_pooler
 from tests.services.service import service
@@ -433,6 +433,15 @@ async def test_open_turns_are_found_without_looking_through_all_turns(database_u
         found = await open_turns(tx, TenantId("default"), 1)
         assert [row["session_id"].int for row in found] == [10]
         assert read_rows(tx.plans)["turns"] <= SESSIONS // 10 + 1
+
+
+async def test_turns_that_wait_for_tools_are_counted_by_their_index_alone(database_url: str) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        tx = Explained(transaction)
+        counted = await count_open_turns(tx)
+        assert [counted[TurnStatus.AWAITING_TOOLS].turns, len(counted)] == [SESSIONS // 10 + 1, 1]
+        waiting, _running = (node for node in nodes(tx.plans[0]) if node.get("Relation Name") == "turns")
+        assert (waiting["Index Name"], waiting["Node Type"]) == ("uq_turns_one_open", "Index Only Scan")
 
 
 async def test_sessions_that_are_due_are_found_by_their_time_also_after_many_were(database_url: str) -> None:

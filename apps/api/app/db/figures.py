@@ -161,17 +161,18 @@ _OPEN = sql(f"""
     ORDER BY t.created_at + interval '0' DESC LIMIT :limit
     """)
 
-# Reads the index of open turns, and only those rows of the table. A turn with tool calls may last for hours, and runs
-# from its newest message on: the user's, or the newest tool output.
-_COUNT_OPEN = sql(f"""
-    SELECT status, count(*) AS turns,
-        CAST(extract(epoch FROM statement_timestamp() - min(
-            CASE status WHEN 'running' THEN coalesce((
-                SELECT max(m.created_at) FROM messages m WHERE m.session_id = t.session_id AND m.turn_id = t.id
-            ), created_at) ELSE created_at END
-        )) AS float) AS oldest_s
-    FROM turns t WHERE status IN {OPEN_STATUSES_SQL}
-    GROUP BY status
+# Of turns that wait for tools, of which there may be many, only an index is read. A turn with tool calls may last for
+# hours, and runs from its newest message on: the user's, or the newest tool output.
+_COUNT_OPEN = sql("""
+    SELECT status, turns, CAST(extract(epoch FROM statement_timestamp() - oldest) AS float) AS oldest_s FROM (
+        SELECT 'awaiting_tools' AS status, count(*) AS turns, min(t.created_at) AS oldest
+        FROM turns t WHERE t.status = 'awaiting_tools'
+        UNION ALL
+        SELECT 'running', count(*), min(coalesce((
+            SELECT max(m.created_at) FROM messages m WHERE m.session_id = t.session_id AND m.turn_id = t.id
+        ), t.created_at))
+        FROM turns t WHERE t.status = 'running'
+    ) counted WHERE turns > 0
     """)
 
 

@@ -108,7 +108,14 @@ turns = _below(
     one_of("status", [status.value for status in TurnStatus]),
     key=("id",),
 )
-index_where(f"status IN {OPEN_STATUSES_SQL}", "uq_turns_one_open", turns.c.session_id, unique=True)
+# Includes what is counted of the turns that wait for tools: those of clients that never came back stay, and may be many.
+sa.Index(
+    "uq_turns_one_open",
+    turns.c.session_id,
+    unique=True,
+    postgresql_include=["status", "created_at"],
+    postgresql_where=sa.text(f"status IN {OPEN_STATUSES_SQL}"),
+)
 index_where_set("uq_turns_idempotency_key", turns.c.session_id, turns.c.idempotency_key, unique=True)
 index_where_set("ix_turns_conversation_sha256", turns.c.conversation_sha256)
 # The activity view reads the newest turns of all sessions, once a second.
