@@ -108,7 +108,7 @@ turns = _below(
     one_of("status", [status.value for status in TurnStatus]),
     key=("id",),
 )
-# Includes what is counted of the turns that wait for tools: those of clients that never came back stay, and may be many.
+# Includes what is counted of turns that wait for tools: those of clients that never came back stay, and may be many.
 sa.Index(
     "uq_turns_one_open",
     turns.c.session_id,
