@@ -321,20 +321,21 @@ def test_the_prices_are_those_that_openai_and_anthropic_publish_cache_writes_and
     assert tiered.tiers == (Prices(6.0, 22.5, 0.6, 7.5, above_prompt_tokens=200_000),)
 
 
+OF_RESPONSES = ReasoningRule("blocks", "tool_loop", only="reasoning")
 REASONING: list[tuple[str, ReasoningRule | None]] = [
-    ("", ReasoningRule("blocks", "tool_loop", of_all=False)),
+    ("", OF_RESPONSES),
+    ("api = 'responses'", OF_RESPONSES),
     ("api = 'responses'\nreturn_reasoning = 'never'", None),
-    ("base_url = 'http://127.0.0.1:9'\napi = 'responses'", ReasoningRule("blocks", "tool_loop", of_all=False)),
-    ("base_url = 'http://127.0.0.1:9'", None),
+    ("api = 'chat_completions'", None),
     ("base_url = 'https://api.deepseek.com'", ReasoningRule("text", "tool_turns")),
-    ("base_url = 'https://api.deepseek.com'\nparameters = { thinking = { type = 'disabled' } }", None),
+    ("base_url = 'https://api.deepseek.com'\nparameters = { thinking = { type = 'disabled' } }", OF_RESPONSES),
     ("base_url = 'https://api.deepseek.com/v1'\nreturn_reasoning = 'never'", None),
     ("base_url = 'https://api.moonshot.ai/v1'", ReasoningRule("text", "tool_turns")),
     ("base_url = 'https://generativelanguage.googleapis.com/v1beta/openai'", ReasoningRule("blocks", "tool_loop")),
     ("base_url = 'https://generativelanguage.googleapis.com/v1beta/openai'\nreturn_reasoning = 'never'", None),
     ("base_url = 'https://openrouter.ai/api/v1'", ReasoningRule("blocks", "tool_turns")),
     ("base_url = 'https://openrouter.ai/api/v1'\nreturn_reasoning = 'never'", None),
-    ("base_url = 'https://api.groq.com/openai/v1'", None),
+    ("base_url = 'https://api.groq.com/openai/v1'", OF_RESPONSES),
     ("base_url = 'http://127.0.0.1:9'\nreturn_reasoning = 'tool_loop'", ReasoningRule("text", "tool_loop")),
     ("provider = 'anthropic'", None),
     ("provider = 'anthropic'\nparameters = { thinking = { type = 'disabled' } }", None),

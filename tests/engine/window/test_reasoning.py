@@ -80,8 +80,16 @@ def test_a_loop_in_which_one_signature_is_missing_is_sent_without_any() -> None:
     second = replace(turn.messages[3], reasoning_blocks=())
     broken = replace(turn, messages=(*turn.messages[:3], second, *turn.messages[4:]))
     assert with_reasoning(broken, LOOP) is broken
-    where_there_is_some = ReasoningRule("blocks", "tool_loop", of_all=False)
-    assert reasoning_sent(broken, where_there_is_some) == [[], ["reasoning_blocks"], [], [], []]
+
+
+def test_blocks_of_one_type_are_sent_where_there_are_some() -> None:
+    turn = running(History(), ("tool_group", 5, 1), ("tool_group", 5, 1))
+    second = replace(turn.messages[3], reasoning_blocks=())
+    partly = replace(turn, messages=(*turn.messages[:3], second, *turn.messages[4:]))
+    (block,) = turn.messages[1].reasoning_blocks
+    rules = [ReasoningRule("blocks", "tool_loop", only=only) for only in (block["type"], "of another provider")]
+    assert reasoning_sent(partly, rules[0]) == [[], ["reasoning_blocks"], [], [], []]
+    assert with_reasoning(partly, rules[1]) is partly
 
 
 def test_text_goes_back_for_all_messages_of_turns_with_tools_and_for_no_other_turn() -> None:

@@ -107,11 +107,12 @@ class Message:
 @frozen
 class ReasoningRule:
     """Which reasoning has to be sent back: of messages after the newest user message, while the turn is open
-    (`tool_loop`), or of every turn with tool calls (`tool_turns`); with `of_all` of all its calls or of none."""
+    (`tool_loop`), or of every turn with tool calls (`tool_turns`). Blocks are sent for all calls of a turn or for none,
+    those `only` of one type where there are some."""
 
     form: ReasoningForm
     scope: Literal["tool_loop", "tool_turns"]
-    of_all: bool = True
+    only: str | None = None
 
 
 @frozen

@@ -24,7 +24,8 @@ from app.providers.anthropic import AnthropicProvider, thinking_tokens
 from app.providers.base import Endpoint, Provider
 from app.providers.catalogue_file import Instructions, ModelEntry, ProviderName, ReturnReasoning, key_of, read_catalogue
 from app.providers.offline import OfflineProvider
-from app.providers.openai import OpenAIProvider, is_openai, is_openrouter
+from app.providers.openai import OpenAIProvider, is_openrouter
+from app.providers.responses_answer import REASONING
 from app.providers.wire import fields_of
 
 WindowSource: TypeAlias = Literal["catalogue", "learned", "genai_prices", "fallback"]
@@ -39,7 +40,8 @@ _RULES: Final[Mapping[ReturnReasoning, ReasoningRule | None]] = {
     "tool_loop": ReasoningRule("text", "tool_loop"),
     "tool_turns": ReasoningRule("text", "tool_turns"),
 }
-_OF_RESPONSES: Final = ReasoningRule("blocks", "tool_loop", of_all=False)
+_OF_RESPONSES: Final = ReasoningRule("blocks", "tool_loop", only=REASONING)
+"""Chat completions give no such blocks."""
 _MOONSHOT_HOSTS: Final = frozenset({"api.moonshot.ai", "api.moonshot.cn"})
 
 
@@ -206,8 +208,6 @@ def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
     is_off = thinking.get("type") == "disabled"
     if listed.provider == "anthropic":
         return _RULES["signatures"] if thinking and not is_off else None
-    if listed.return_reasoning is None and (listed.api == "responses" or is_openai(listed)):
-        return _OF_RESPONSES
     if listed.return_reasoning is None and is_openrouter(listed):
         return ReasoningRule("blocks", "tool_turns")
     host = httpx.URL(listed.address).host
@@ -215,7 +215,9 @@ def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
     if wanted is not None:
         return _RULES[wanted]
     insists = host == _DEEPSEEK_HOST or (host in _MOONSHOT_HOSTS and name.startswith("kimi"))
-    return _RULES["tool_turns"] if insists and not is_off else None
+    if insists and not is_off:
+        return _RULES["tool_turns"]
+    return _OF_RESPONSES if listed.provider == "openai" and listed.api != "chat_completions" else None
 
 
 def _published(model: str, base_url: str, at: datetime) -> tuple[int | None, Prices | None]:

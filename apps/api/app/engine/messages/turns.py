@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, assert_never
 from uuid import UUID
 
 from app.domain.frozen import frozen, replace
-from app.domain.types import OPEN_STATUSES, Message, ReasoningForm, ReasoningRule, Turn, TurnId, TurnStatus
+from app.domain.types import OPEN_STATUSES, JsonObject, Message, ReasoningForm, ReasoningRule, Turn, TurnId, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, counted
 
 UnitKind: TypeAlias = Literal["user", "assistant", "tool_group", "look_back"]
@@ -88,8 +88,8 @@ def with_reasoning(turn: Turn, rule: ReasoningRule | None) -> Turn:
     verify signed blocks refuse a loop in which one is missing."""
     if rule is None or (rule.scope == "tool_loop" and turn.status not in OPEN_STATUSES):
         return turn
-    have_blocks = [bool(message.reasoning_blocks) for message in turn.messages if message.tool_calls]
-    if not have_blocks or (rule.form == "blocks" and not (all if rule.of_all else any)(have_blocks)):
+    blocks_of_calls = [message.reasoning_blocks for message in turn.messages if message.tool_calls]
+    if not blocks_of_calls or (rule.form == "blocks" and not _are_sent(blocks_of_calls, rule.only)):
         return turn
     form = rule.form
     # Messages of every role are marked, so that adjacent ones are stored as one run in an audit's references.
@@ -98,6 +98,12 @@ def with_reasoning(turn: Turn, rule: ReasoningRule | None) -> Turn:
         for message in turn.messages
     ]
     return replace(turn, messages=tuple(marked))
+
+
+def _are_sent(blocks_of_calls: Sequence[Sequence[JsonObject]], only: str | None) -> bool:
+    if only is None:
+        return all(blocks_of_calls)
+    return any(block.get("type") == only for blocks in blocks_of_calls for block in blocks)
 
 
 def sent_tokens(message: Message, estimate: Estimate) -> int:
