@@ -61,13 +61,6 @@ NOT_REJECTED = "turn_id NOT IN (SELECT id FROM turns WHERE session_id = :session
 """SQL condition for a row of `messages` of `:session_id`. Rejected turns are few, have an index, and are looked up in a
 hash; a join with the other turns can be planned to compare each message with every turn of the session."""
 
-BY_SEQ = """unnest(CAST(:seqs AS bigint[])) AS wanted(seq) CROSS JOIN LATERAL (
-        SELECT * FROM messages
-        WHERE session_id = :session_id AND seq >= wanted.seq AND seq <= wanted.seq ORDER BY seq LIMIT 1) AS m"""
-"""SQL FROM items: the messages `m` of `:session_id` with the numbers `:seqs`, each looked up by its key. A list of
-numbers would be compared with all messages of the session if few of these were there when the table was analyzed, and
-so would single ones without an order."""
-
 STEP_FAILED = """st.status <> 'success' AND NOT EXISTS (
     SELECT FROM turn_steps again
     WHERE again.session_id = st.session_id AND again.turn_id = st.turn_id AND again.seq > st.seq

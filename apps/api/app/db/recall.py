@@ -17,8 +17,8 @@ import numpy as np
 
 from app.db.database import Fetched, Transaction
 from app.db.driver import Record
-from app.db.messages import AS_STORED, BY_SEQ, NOT_REJECTED, SAID_AT, TURN_SEQ, message_from_row
-from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, insert_from, paged, sql
+from app.db.messages import AS_STORED, NOT_REJECTED, SAID_AT, TURN_SEQ, message_from_row
+from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, by_seq, insert_from, paged, sql
 from app.db.tables import message_vectors
 from app.domain.types import STATUS_OF, SessionId, TenantId, Turn, TurnId, TurnStatus
 
@@ -72,7 +72,7 @@ _CHOSEN = sql(f"""
             SELECT c.token_estimate FROM message_token_counts c
             WHERE c.session_id = :session_id AND c.message_id = m.id
                 AND c.token_encoding = :encoding) END AS counted
-    FROM {BY_SEQ}
+    FROM {by_seq("messages", "m")}
     WHERE NOT m.withdrawn
     ORDER BY m.seq
     """)
@@ -86,7 +86,7 @@ _FOUND_COLUMNS = f"""m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role,
             {SAID_AT} AS said_at"""
 _FOUND = paged(
     f"""
-    SELECT {_FOUND_COLUMNS}, {TURN_SEQ} FROM {BY_SEQ}
+    SELECT {_FOUND_COLUMNS}, {TURN_SEQ} FROM {by_seq("messages", "m")}
     WHERE NOT m.withdrawn AND {NOT_REJECTED}
     ORDER BY array_position(:seqs, m.seq) LIMIT :limit
     """,
