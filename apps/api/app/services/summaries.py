@@ -16,9 +16,10 @@ from app.domain.types import OPEN_STATUSES, SessionRef, SummaryId, SummaryItem
 from app.engine.messages.turns import no_turn
 from app.engine.window.triggers import fold_on_request
 from app.services.paging import Page, PageRequest, between_ids, in_order, page_of
+from app.services.policies import session_policy
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
-from app.services.turn.gather import budget_of, session_policy, session_window, snapshot_of
+from app.services.turn.gather import budget_of, session_window, snapshot_of
 from app.services.turn.planning import planned
 from app.services.turn.summarize import IN_PROGRESS, STALE, new_summary, summarize
 from app.services.turn.summarizer_call import SummaryJob

@@ -24,9 +24,10 @@ from app.engine.window.prompt import goal_text, pin_text
 from app.engine.window.triggers import trigger_tokens, turns_to_next_summary
 from app.engine.window.window import lay_out
 from app.services.paging import LAST_SEQ, Page, PageRequest, between_seqs, in_order, page_of
+from app.services.policies import session_policy
 from app.services.runtime import Runtime
 from app.services.sessions import session_state
-from app.services.turn.gather import session_policy, session_window, snapshot_of
+from app.services.turn.gather import session_window, snapshot_of
 from app.services.turn.planning import planned
 from app.services.turn.recall import meaning_of_pins
 

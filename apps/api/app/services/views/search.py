@@ -25,9 +25,10 @@ from app.engine.recall.look_back_pages import handle_of, seq_of
 from app.engine.recall.terms import excerpt, query_terms, terms_of
 from app.engine.window.look_back import LookBack, Search, page_tokens
 from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor
+from app.services.policies import session_policy
 from app.services.runtime import Runtime
 from app.services.sessions import LOOKED_THROUGH, session_state
-from app.services.turn.gather import budget_of, session_policy
+from app.services.turn.gather import budget_of
 from app.services.turn.recall import prepare_search, ranked, read_page, searchable
 from app.services.turn.window_rows import encoding_of
 

@@ -19,10 +19,10 @@ from app.domain.types import JsonObject, Pin, SessionId, SessionRef, SessionStat
 from app.engine.policy.policy import ContextPolicy
 from app.engine.simulation.inputs import Setting, SimulatedModel, SimulatedSummarizer
 from app.engine.window.prompt import goal_text
-from app.services.policies import given_policy
+from app.services.policies import given_policy, session_policy
 from app.services.runtime import Runtime
 from app.services.sessions import check_alias, session_state
-from app.services.turn.gather import budget_of, layers_of, session_policy
+from app.services.turn.gather import budget_of, layers_of
 from app.services.turn.window_rows import encoding_of
 from app.services.views.simulation_job import Plan, PlannedLane, SimulationJob, counted_elsewhere
 
