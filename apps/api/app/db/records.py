@@ -231,8 +231,8 @@ async def _without_large(tx: Transaction, session_id: SessionId, blocks: Sequenc
 
 async def recorded_before(tx: Transaction, claim: Claim) -> TurnRecord | None:
     """The turn if this claim has ended it already, for when the answer to a commit was lost; None if it has not."""
-    row = await tx.fetchrow(_RECORDED_BY_US, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence)
-    return turn_record(row) if row else None
+    ours = {"session_id": claim.session_id, "turn_id": claim.turn_id, "fence": claim.fence}
+    return await tx.fetch_record(turn_record, _RECORDED_BY_US, **ours)
 
 
 async def add_usages(tx: Transaction, session_id: SessionId, usages: Sequence[JsonObject]) -> None:

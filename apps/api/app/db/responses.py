@@ -74,16 +74,16 @@ async def keep_response(tx: Transaction, claim: Claim, note: ResponseNote) -> No
 
 
 async def get_response(tx: Transaction, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse | None:
-    row = await tx.fetchrow(_GET, session_id=ref.session_id, tenant_id=tenant_id, reply_seq=ref.reply_seq)
-    return _response(row) if row else None
+    session = SessionRef(tenant_id, ref.session_id)
+    return await tx.fetch_record(_response, _GET, **of_session(session), reply_seq=ref.reply_seq)
 
 
 async def response_of_request(
     tx: Transaction, session: SessionRef, turn_id: TurnId, request_sha256: str
 ) -> StoredResponse | None:
     """The turn's newest response to this request."""
-    row = await tx.fetchrow(_OF_REQUEST, **of_session(session), turn_id=turn_id, request_sha256=request_sha256)
-    return _response(row) if row else None
+    found = {**of_session(session), "turn_id": turn_id, "request_sha256": request_sha256}
+    return await tx.fetch_record(_response, _OF_REQUEST, **found)
 
 
 async def erase_response(tx: Transaction, ref: ResponseRef) -> None:

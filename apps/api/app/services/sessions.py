@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from app.db import sessions as store
 from app.db.database import Database, Fetched, Transaction
-from app.db.erasure import erase, lock_session
+from app.db.erasure import erase
 from app.db.figures import session_figures
 from app.db.records import usage_totals
 from app.db.turns import cancel_open_turns
@@ -174,7 +174,7 @@ async def erase_if(
     """Erases the session and cancels its running turn, if the condition holds; returns whether it did. What the
     condition finds stays true until the end of the transaction that it is given; what it writes is stored."""
     async with database.begin(locking=session.id) as tx:
-        await lock_session(tx, session)
+        await store.lock_session(tx, session, to_erase=True)
         if not await condition(tx):
             return False
         cancelled = await cancel_open_turns(tx, session)
@@ -219,7 +219,8 @@ async def put_pin(rt: Runtime, session: SessionRef, pin: Pin) -> Pin:
     """Stores the pin, replacing the one of the same name, in a session that is then kept as by `change_session`. Raises
     `NotFound` for the session, and `InvalidRequest` if it would have too many pins or bytes of pins."""
     async with rt.database.begin(locking=session.id) as tx:
-        existing(await store.get_session(tx, session, lock=True), "session")  # the sums hold until the pin is stored
+        if not await store.lock_session(tx, session):  # the sums hold until the pin is stored
+            raise NotFound("session")
         await store.set_lifetime(tx, session.id, Lifetime.UNTIL_DELETED)
         count, size_bytes = await store.other_pins(tx, session, pin.name)
         if count >= MOST_PINS:
