@@ -361,7 +361,7 @@ def message_from_row(row: Record, counts: tuple[int, int] | None = None) -> Mess
         row["tool_call_id"],
         row["reasoning"],
         tuple(row["reasoning_blocks"] or ()),
-        of_reasoning or 0,
+        of_reasoning,
         None,
         row["name"],
         row["said_at"],

@@ -17,7 +17,6 @@ from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
 from app.db.summaries import get_summary, undo_active
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
-from app.domain.errors import existing
 from app.domain.figures import SessionUsage
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import CallUse
@@ -242,7 +241,7 @@ async def add_usages(tx: Transaction, session_id: SessionId, usages: Sequence[Js
 
 async def stated_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> tuple[Usage | None, str | None]:
     """The usage of all of a turn's calls, None if none is stored; and the stop sequence that ended its answer."""
-    row = existing(await tx.fetchrow(_STATED, session_id=session_id, turn_id=turn_id), "turn")
+    row = await tx.fetch_one(_STATED, session_id=session_id, turn_id=turn_id)
     return record_of(Usage, row) if row["prompt_tokens"] is not None else None, row["stop_sequence"]
 
 
