@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate, groupby
 
@@ -121,7 +121,8 @@ async def stored_totals(tx: Transaction, session_id: SessionId, through_seq: int
 
 def _stored_message(row: Record) -> StoredMessage:
     message = message_from_row(row)
-    counts: dict[str, tuple[int, int]] = {encoding: tuple(found) for encoding, found in (row["counts"] or {}).items()}
+    found: Mapping[str, tuple[int, int]] = row["counts"] or {}
+    counts = {encoding: (tokens, of_reasoning) for encoding, (tokens, of_reasoning) in found.items()}
     return StoredMessage(message, counts | {row["token_encoding"]: (message.tokens, message.reasoning_tokens)})
 
 
