@@ -32,13 +32,13 @@ from app.engine.window.prompt import goal_text
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
-from app.services.pasts import settled_columns
 from app.services.policies import session_policy
 from app.services.process_state import WindowBytes
 from app.services.runtime import Runtime
 from app.services.sessions import session_state
 from app.services.turn.planning import computed, count_long_texts, planned
 from app.services.turn.recall import look_up, meaning_of_pins
+from app.services.turn.settled_columns import settled_columns
 from app.services.turn.window_rows import WindowRows, as_sent, counting_of, have_many_messages, with_all_counts
 
 _FEW_MESSAGES = 64
