@@ -15,7 +15,7 @@ from app.db.sql import CLOCK, listed, of_session, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import Limits, Scope
-from app.domain.stored import NewSummary, StoredSummary
+from app.domain.stored import NewSummary, StoredSummary, summary_lists
 from app.domain.types import (
     SUMMARY_LISTS,
     JsonObject,
@@ -26,7 +26,6 @@ from app.domain.types import (
     Summary,
     SummaryBody,
     SummaryId,
-    SummaryItem,
 )
 
 _INLINE_PIN_BYTES = 8_192
@@ -272,30 +271,16 @@ async def undo_active(tx: Transaction, active: StoredSummary) -> None:
 
 
 def _stored(row: Record) -> StoredSummary:
-    return record_of(StoredSummary, row, **_items(row))
+    return record_of(StoredSummary, row, **summary_lists(row))
 
 
 def _summary(row: Record) -> Summary:
     return Summary(
         id=SummaryId(UUID(row["id"])),
-        body=SummaryBody(row["summary_text"], **_items(row)),
+        body=SummaryBody(row["summary_text"], **summary_lists(row)),
         from_message_id=MessageId(UUID(row["from_message_id"])),
         to_message_id=MessageId(UUID(row["to_message_id"])),
         to_message_seq=row["to_message_seq"],
         origin=row["origin"],
         call_reason=row["call_reason"],
     )
-
-
-def _items(row: Record) -> dict[str, tuple[SummaryItem, ...]]:
-    return {
-        column: tuple(
-            SummaryItem(
-                item["text"],
-                tuple(MessageId(UUID(value)) for value in item["message_ids"]),
-                item.get("kept", False),  # stored since 2026-11-23
-            )
-            for item in row[column]
-        )
-        for column in SUMMARY_LISTS
-    }

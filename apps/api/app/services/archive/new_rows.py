@@ -15,15 +15,13 @@ from app.domain.content import bytea_json, canonical_json, content_text, joined,
 from app.domain.errors import InvalidRequest, located
 from app.domain.frozen import frozen
 from app.domain.incoming import IncomingList, IncomingMessage
-from app.domain.stored import Counters, JsonText, NewHistory, NewRows
+from app.domain.stored import Counters, JsonText, NewHistory, NewRows, summary_lists
 from app.domain.types import (
     SUMMARY_LISTS,
     Content,
     JsonObject,
     Message,
-    MessageId,
     SummaryBody,
-    SummaryItem,
     TurnId,
     TurnStatus,
 )
@@ -202,21 +200,14 @@ def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> 
         row |= {"token_estimate": message.tokens, "token_encoding": used, "reasoning_tokens": message.reasoning_tokens}
         row["terms"] = _terms_json(message)
     for row in rows["summaries"]:
+        rendered = render_summary(SummaryBody(row["summary_text"], **summary_lists(row)))
         row["token_estimate"], row["token_encoding"] = tools.tokenizers.count_with(
-            _known(row["token_encoding"], own), partial(message_tokens, render_summary(_body(row)))
+            _known(row["token_encoding"], own), partial(message_tokens, rendered)
         )
 
 
 def _known(encoding: str, own: str) -> str:
     return encoding if encoding in (*ENCODINGS, HEURISTIC, TWO_FIFTHS) else own
-
-
-def _body(row: JsonObject) -> SummaryBody:
-    items = {
-        field: tuple(SummaryItem(item["text"], tuple(map(MessageId, item["message_ids"]))) for item in row[field])
-        for field in SUMMARY_LISTS
-    }
-    return SummaryBody(row["summary_text"], **items)
 
 
 @frozen
