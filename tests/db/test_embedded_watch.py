@@ -47,7 +47,14 @@ def test_a_postmaster_that_was_killed_is_started_again_on_its_data_and_counted(d
             assert query(server.dsn, "SELECT figure FROM kept") == 7
             assert postmaster_id(data_dir) != killed
     assert not runs(data_dir)
+
+
+def test_no_restarts_of_another_database_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "restarts").write_text("a file of someone else\n")
+    (tmp_path / "postgresql").mkdir()
+    monkeypatch.chdir(tmp_path / "postgresql")
     assert embedded.count_restarts("postgresql://someone@127.0.0.1:5432/db") == 0
+    assert embedded.count_restarts(f"postgresql:///db?host={tmp_path}/postgresql") == 0
 
 
 def test_the_log_of_a_running_server_stays_small_and_goes_on(data_dir: Path) -> None:

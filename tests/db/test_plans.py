@@ -18,7 +18,14 @@ from app.db.archive import copy_past, fork_point
 from app.db.database import Database, PageBounds, Transaction
 from app.db.driver import Record
 from app.db.erasure import due_sessions
-from app.db.figures import changed_turns, count_open_turns, open_turns, session_figures, summaries_between
+from app.db.figures import (
+    changed_turns,
+    count_open_turns,
+    open_turns,
+    session_figures,
+    summaries_between,
+    timeline_turns,
+)
 from app.db.messages import (
     UNCOUNTED,
     messages_in_runs,
@@ -34,7 +41,7 @@ from app.db.sql import Statement
 from app.db.statistics import analyze_for
 from app.db.turns import newest_messages, page_of_turns
 from app.domain.types import SessionId, SessionRef, TenantId, Turn, TurnStatus
-from app.services.pasts import settled_columns
+from app.services.turn.settled_columns import settled_columns
 from tests.pooling import past_pooler
 from tests.services.service import service
 
@@ -119,6 +126,7 @@ async def filled(database_url: str, *, analyzed: bool = False, replanned: bool =
         async with database.begin() as tx:
             await window_turns(tx, SESSION, 0, 4, "ours", step_failed=False, take_bytes=unlimited)
             await turns_with(tx, SESSION, [1, 2], "ours")
+            await timeline_turns(tx, SESSION, [1, 2])
             await settled_columns(tx, SESSION, 0, await settled_through(tx, SESSION, 3), "ours", as_it_is, unlimited)
             await copy_past(tx, SESSION, SessionId(UUID(int=101)), await fork_point(tx, SESSION, None), is_branch=True)
         await connection.execute(_FILL.format(first=3, last=TURNS))
@@ -223,6 +231,17 @@ async def test_recalled_messages_are_read_by_key_and_the_turns_of_those_that_com
 
         sent = [message.seq for turn in turns for message in turn.messages]
         assert sent == [seq for seq in seqs if (seq + 1) // 2 % 50], "without those of rejected turns"
+
+
+@pytest.mark.parametrize("replanned", [False, True])
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_turns_of_a_timeline_are_read_by_key(database_url: str, analyzed: bool, replanned: bool) -> None:
+    tables = filled(database_url, analyzed=analyzed, replanned=replanned)
+    async with tables as database, database.begin() as transaction:
+        tx = Explained(transaction)
+        seqs = [1, 2, 99, 250]
+        assert [row["seq"] for row in await timeline_turns(tx, SESSION, seqs)] == seqs[::-1]
+        assert read_rows(tx.plans)["turns"] == len(seqs)
 
 
 @pytest.mark.parametrize("analyzed", [False, True])

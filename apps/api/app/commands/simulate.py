@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
@@ -28,7 +28,6 @@ from app.services.views.simulation import THRESHOLDS, Variant, simulate, variant
 commands = typer.Typer()
 
 _SHOWN_SEQS = 4
-_Cell: TypeAlias = Callable[[list[JsonObject]], str]
 
 
 @commands.command("simulate")
@@ -110,8 +109,8 @@ def table(title: str, simulations: Sequence[JsonObject]) -> Table:
     drawn.add_column("")
     for name, _ in columns:
         drawn.add_column(name, justify="right", overflow="fold")
-    for heading, cell in _ROWS:
-        drawn.add_row(heading, *(cell(figures) for _, figures in columns))
+    for heading, path, show in _ROWS:
+        drawn.add_row(heading, *(_cell(path, show, figures) for _, figures in columns))
     return drawn
 
 
@@ -127,71 +126,70 @@ def _name(name: str, column: JsonObject) -> str:
     return f"{name}\n{alias}" if alias else name
 
 
-def _sum(name: str, figures: list[JsonObject], *, within: str | None = None) -> str:
-    places = [each[within] if within else each for each in figures if not within or within in each]
-    values: list[int] = [place[name] for place in places if place.get(name) is not None]
-    return f"{sum(values):,}" if len(values) == len(figures) else ""
+def _cell(path: tuple[str, ...], show: Callable[[list[Any]], str], figures: list[Any]) -> str:
+    """What the figures of a column have at the path, as it is shown; nothing where they have no such member."""
+    for name in path:
+        if any(name not in each for each in figures):
+            return ""
+        figures = [each[name] for each in figures]
+    return show(figures)
 
 
-def _per_turn(figures: list[JsonObject]) -> str:
-    if "wire_tokens_per_turn" not in figures[0]:
-        return ""
-    sent = sum(1 for each in figures for turn in each["per_turn"] if turn["calls"])
-    return f"{sum(each['wire_tokens'] for each in figures) / sent:,.0f}" if sent else "0"
+def _sum(values: list[int | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{sum(known):,}" if len(known) == len(values) else ""
 
 
-def _turns(name: str, figures: list[JsonObject]) -> str:
+def _tokens_of_a_turn(values: list[list[JsonObject]]) -> str:
+    sent = [turn["wire_tokens"] for turns in values for turn in turns if turn["calls"]]
+    return f"{sum(sent) / len(sent):,.0f}" if sent else "0"
+
+
+def _turns(values: list[list[int]]) -> str:
     """The number of turns, and for a single session also the first few of them."""
-    if name not in figures[0]:
-        return ""
-    seqs: list[int] = [seq for each in figures for seq in each[name]]
-    if not seqs or len(figures) > 1:
+    seqs = [seq for each in values for seq in each]
+    if not seqs or len(values) > 1:
         return f"{len(seqs):,}"
     shown = ", ".join(map(str, seqs[:_SHOWN_SEQS])) + (" …" if len(seqs) > _SHOWN_SEQS else "")
     return f"{len(seqs):,} ({shown})"
 
 
-def _dollars(figures: list[JsonObject]) -> str:
-    costs = [each["cost_usd"] for each in figures]
-    return "unknown" if None in costs else f"{sum(costs):,.4f}"
+def _dollars(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{sum(known):,.4f}" if len(known) == len(values) else "unknown"
 
 
-def _actions(kinds: tuple[str, ...], figures: list[JsonObject]) -> str:
-    if "lost" not in figures[0]:
-        return ""
-    actions: list[dict[str, Any]] = [each["lost"]["actions"] for each in figures]
-    return f"{sum(one.get(kind, {}).get('targets', 0) for one in actions for kind in kinds):,}"
+def _targets(kinds: tuple[str, ...], values: list[JsonObject]) -> str:
+    return f"{sum(actions.get(kind, {}).get('targets', 0) for actions in values for kind in kinds):,}"
 
 
-def _share(name: str, figures: list[JsonObject]) -> str:
-    shares = [each["lost"][name] for each in figures if name in each.get("lost", {})]
-    return f"{sum(shares) / len(shares):.0%}" if shares else ""
+def _mean(values: list[float]) -> str:
+    return f"{sum(values) / len(values):.0%}"
 
 
-def _over(figures: list[JsonObject]) -> str:
-    if "first_turn_over_the_window" not in figures[0]:
-        return ""
-    over = [each["first_turn_over_the_window"] for each in figures if each["first_turn_over_the_window"]]
-    return "never" if not over else f"from turn {over[0]:,}" if len(figures) == 1 else f"{len(over):,} sessions"
+def _over(values: list[int | None]) -> str:
+    over = [seq for seq in values if seq]
+    return "never" if not over else f"from turn {over[0]:,}" if len(values) == 1 else f"{len(over):,} sessions"
 
 
 _DROPPED = ("assistant_dropped", "tool_group_dropped", "turn_dropped", "history_drop", "pinned_drop", "emergency_drop")
 _SHORTENED = ("tool_result_shortened", "assistant_shortened", "media_marked", "summary_shortened", "pinned_trim")
-_ROWS: tuple[tuple[str, _Cell], ...] = (
-    ("model calls", partial(_sum, "calls")),
-    ("prompt tokens sent", partial(_sum, "wire_tokens")),
-    ("  a turn", _per_turn),
-    ("summaries (at turns)", partial(_turns, "summaries")),
-    ("  after the answer", partial(_turns, "later_summaries")),
-    ("  tokens read for them", partial(_sum, "summarizer_prompt_tokens")),
-    ("  tokens written", partial(_sum, "summarizer_completion_tokens")),
-    ("prunes", partial(_turns, "prunes")),
-    ("refusals", partial(_turns, "rejections")),
-    ("over the window", _over),
-    ("cost, US dollars", _dollars),
-    ("turns summarized", partial(_sum, "turns_folded", within="lost")),
-    ("messages dropped", partial(_actions, _DROPPED)),
-    ("messages shortened", partial(_actions, _SHORTENED)),
-    ("user's words verbatim", partial(_share, "users_words_verbatim_mean")),
-    ("  in the last prompt", partial(_share, "users_words_verbatim_at_end")),
+_ROWS: tuple[tuple[str, tuple[str, ...], Callable[[list[Any]], str]], ...] = (
+    ("model calls", ("calls",), _sum),
+    ("prompt tokens sent", ("wire_tokens",), _sum),
+    ("  a turn", ("per_turn",), _tokens_of_a_turn),
+    ("summaries (at turns)", ("summaries",), _turns),
+    ("  after the answer", ("later_summaries",), _turns),
+    ("  tokens read for them", ("summarizer_prompt_tokens",), _sum),
+    ("  tokens written", ("summarizer_completion_tokens",), _sum),
+    ("prunes", ("prunes",), _turns),
+    ("refusals", ("rejections",), _turns),
+    ("over the window", ("first_turn_over_the_window",), _over),
+    ("cost, US dollars", ("cost_usd",), _dollars),
+    ("turns summarized", ("lost", "turns_folded"), _sum),
+    ("messages dropped", ("lost", "actions"), partial(_targets, _DROPPED)),
+    ("messages shortened", ("lost", "actions"), partial(_targets, _SHORTENED)),
+    ("user's words verbatim", ("lost", "users_words_verbatim_mean"), _mean),
+    ("  in the last prompt", ("lost", "users_words_verbatim_at_end"), _mean),
 )
+"""The heading of each row, where its value is in the figures of a column, and how it is shown."""

@@ -280,8 +280,7 @@ _EXPORTED = {name: _exported_after(section) for name, section in _SECTIONS.items
 
 async def exported_session(tx: Transaction, session: SessionRef) -> JsonObject | None:
     """The session's own members in an export; None when the tenant has no such session."""
-    row = await tx.fetchrow(_EXPORTED_SESSION, **of_session(session))
-    return dict(row) if row else None
+    return await tx.fetch_record(JsonObject, _EXPORTED_SESSION, **of_session(session))
 
 
 async def exported_rows(
@@ -293,7 +292,7 @@ async def exported_rows(
     after: JsonObject = {f"key_{at}": _SECTIONS[section].before_all for at in range(len(_SECTIONS[section].keys))}
     more = True
     while more:
-        page = await tx.fetch_page(statement, _PAGE_ROWS, session_id=session_id, **of_point, **after)
+        page = await tx.fetch_page(JsonObject, statement, _PAGE_ROWS, session_id=session_id, **of_point, **after)
         yield [_settled({name: row[name] for name in COLUMNS[section]}, point) for row in page.rows]
         more = page.has_more
         after = {name: page.rows[-1][name] for name in after} if more else after

@@ -15,8 +15,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from app.db.database import Transaction, record_of
-from app.db.messages import AS_STORED, BY_SEQ, messages_from_rows
-from app.db.sql import of_session, sql
+from app.db.messages import AS_STORED, messages_from_rows
+from app.db.sql import by_seq, of_session, sql
 from app.domain.audit import Audit, TrimAction, TrimLog
 from app.domain.frozen import names_of, replace, values_of
 from app.domain.recalled import RECALLED, Recalled, recalled_rows
@@ -30,7 +30,7 @@ _GET = sql(f"""
     ORDER BY a.round DESC, a.attempt DESC LIMIT 1
     """)
 
-_IDS = sql(f"SELECT m.seq, m.id FROM {BY_SEQ}")
+_IDS = sql(f"SELECT m.seq, m.id FROM {by_seq('messages', 'm')}")
 
 _BLOCKS = sql("SELECT sha256, content FROM prompt_blocks WHERE session_id = :session_id AND sha256 = ANY(:sha256s)")
 

@@ -11,10 +11,10 @@ import math
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial
 from time import monotonic, perf_counter
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 import asyncpg
@@ -28,6 +28,8 @@ from app.domain.frozen import frozen, names_of
 P = ParamSpec("P")
 R = TypeVar("R")
 Made = TypeVar("Made")
+Kind: TypeAlias = type[R] | Callable[[Record], R]
+"""What a row is read as: a dataclass whose fields have the names of the columns, or what a function makes of it."""
 Position = TypeVar("Position", UUID, int)
 
 _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on'", ())
@@ -48,10 +50,6 @@ class Fetched(Generic[R]):
 
     rows: list[R]
     has_more: bool
-
-    def of(self, made: Callable[[R], Made]) -> Fetched[Made]:
-        """The same page of other values."""
-        return Fetched(list(map(made, self.rows)), self.has_more)
 
 
 @frozen
@@ -82,26 +80,26 @@ class Transaction:
         assert row is not None, statement.text
         return row
 
-    async def fetch_records(self, kind: type[R], statement: Statement, **parameters: Any) -> list[R]:
-        """The rows as instances of this dataclass, whose fields have the names of the columns."""
-        return [record_of(kind, row) for row in await self.fetch(statement, **parameters)]
+    async def fetch_records(self, kind: Kind[R], statement: Statement, **parameters: Any) -> list[R]:
+        return list(map(_reader_of(kind), await self.fetch(statement, **parameters)))
+
+    async def fetch_record(self, kind: Kind[R], statement: Statement, **parameters: Any) -> R | None:
+        """The first row, or None."""
+        row = await self.fetchrow(statement, **parameters)
+        return None if row is None else _reader_of(kind)(row)
 
     async def fetch_between(
-        self, in_order: Mapping[bool, Statement], bounds: PageBounds[Any], **parameters: Any
-    ) -> Fetched[Record]:
+        self, kind: Kind[R], in_order: Mapping[bool, Statement], bounds: PageBounds[Any], **parameters: Any
+    ) -> Fetched[R]:
         """The rows within the bounds of a list (`listed`), as `fetch_page`."""
         statement, after, before = in_order[bounds.newest_first], bounds.after, bounds.before
-        return await self.fetch_page(statement, bounds.limit, after=after, before=before, **parameters)
+        return await self.fetch_page(kind, statement, bounds.limit, after=after, before=before, **parameters)
 
-    async def fetch_page(self, statement: Statement, limit: int, **parameters: Any) -> Fetched[Record]:
+    async def fetch_page(self, kind: Kind[R], statement: Statement, limit: int, **parameters: Any) -> Fetched[R]:
         """At most `limit` rows of a list (`paged`): fewer if there are no more, or if they are large."""
         rows = await self.fetch(statement, limit=limit + 1, **parameters)
-        return Fetched(rows[:limit], bool(rows) and rows[0]["rows_read"] > len(rows[:limit]))
-
-    async def fetch_record(self, kind: type[R], statement: Statement, **parameters: Any) -> R | None:
-        """The first row as an instance of this dataclass, or None."""
-        row = await self.fetchrow(statement, **parameters)
-        return None if row is None else record_of(kind, row)
+        page = rows[:limit]
+        return Fetched(list(map(_reader_of(kind), page)), bool(rows) and rows[0]["rows_read"] > len(page))
 
     async def fetchval(self, statement: Statement, **parameters: Any) -> Any:
         """The first column of the first row, or None."""
@@ -346,6 +344,10 @@ class Database:
             with suppress(*GONE):
                 async with asyncio.timeout(self._timeout_s):
                     await self._idle.pop().connection.close()
+
+
+def _reader_of(kind: Kind[R]) -> Callable[[Record], R]:
+    return partial(record_of, cast(type[R], kind)) if is_dataclass(kind) else cast(Callable[[Record], R], kind)
 
 
 def record_of(kind: type[R], row: Record, **computed: Any) -> R:

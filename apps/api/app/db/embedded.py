@@ -90,9 +90,11 @@ class EmbeddedPostgres:
 
 def count_restarts(dsn: str) -> int:
     """How often the embedded server at this `dsn` was started again; 0 for any other database."""
-    socket_folder = parse_qs(urlsplit(dsn).query).get("host", [""])[0]
+    socket_folder = Path(parse_qs(urlsplit(dsn).query).get("host", [""])[0]).resolve()
+    if socket_folder.parts[-2:] != ("postgres", "run"):  # that of another server, or without one the current folder
+        return 0
     try:
-        return (Path(socket_folder).resolve().parent / _RESTARTS).read_bytes().count(b"\n")
+        return (socket_folder.parent / _RESTARTS).read_bytes().count(b"\n")
     except OSError:
         return 0
 

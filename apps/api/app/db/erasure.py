@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from app.db.database import Transaction
-from app.db.sql import Statement, metadata, of_session, sql
+from app.db.sql import Statement, metadata, sql
 from app.db.tables import sessions
 from app.domain.frozen import frozen, values_of
-from app.domain.types import SessionId, SessionRef, TenantId
+from app.domain.types import SessionId, TenantId
 
 _OF_A_SESSION = [table for table in reversed(metadata.sorted_tables) if table is sessions or "session_id" in table.c]
 _ROWS = {
@@ -21,7 +21,6 @@ _ROWS = {
 _ERASE = {name: sql(f"DELETE FROM {rows}") for name, rows in _ROWS.items()}
 _COUNT = sql("SELECT " + ", ".join(f"(SELECT count(*) FROM {rows}) AS {name}" for name, rows in _ROWS.items()))
 
-_LOCK = sql("SELECT id FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id FOR UPDATE")
 _AGO = sql("SELECT statement_timestamp() - make_interval(secs => :age_s)")
 
 # A claim, a later round, a change and an undo all set `updated_at` of the session itself.
@@ -58,11 +57,6 @@ class Idle:
 
     before: datetime
     tenant_id: TenantId | None
-
-
-async def lock_session(tx: Transaction, session: SessionRef) -> None:
-    """Keeps all writers out of the tenant's session until the transaction ends."""
-    await tx.execute(_LOCK, **of_session(session))
 
 
 async def erase(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, int]:

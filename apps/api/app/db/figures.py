@@ -10,7 +10,7 @@ from app.db.database import Transaction, record_of
 from app.db.driver import Record
 from app.db.records import USED_TOKENS
 from app.db.sessions import FIRST_INPUT
-from app.db.sql import OPEN_STATUSES_SQL, sql
+from app.db.sql import OPEN_STATUSES_SQL, by_seq, sql
 from app.domain.figures import OpenTurnCount, PointWindow, SessionFigures, TurnChange, WindowFigures
 from app.domain.frozen import names_of
 from app.domain.types import SessionId, TenantId, TurnStatus
@@ -29,7 +29,7 @@ _TURNS = sql(f"""
     SELECT t.id AS turn_id, t.seq, t.status, t.model_alias, left(t.user_input, {USER_INPUT_CHARS}) AS user_input,
         t.prompt_tokens, t.completion_tokens, CAST(t.cost_usd AS float) AS cost_usd, t.created_at, t.completed_at,
         t.request -> 'policy' AS policy, calls.*, last.*
-    FROM turns t
+    FROM {by_seq("turns", "t")}
     CROSS JOIN LATERAL (
         SELECT coalesce(max(a.round), 0) AS rounds, coalesce(max(a.attempt), 0) AS attempts,
             coalesce(bool_or(a.summary_triggered), false) AS summary,
@@ -68,7 +68,6 @@ _TURNS = sql(f"""
         FROM turn_context_audit a WHERE a.session_id = :session_id AND a.turn_id = t.id
         ORDER BY a.round DESC, a.attempt DESC LIMIT 1
     ) last ON true
-    WHERE t.session_id = :session_id AND t.seq = ANY(:seqs)
     ORDER BY t.seq DESC
     """)
 

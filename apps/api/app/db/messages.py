@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
-from functools import partial
 from itertools import islice
 from operator import itemgetter
 from uuid import UUID
 
-from app.db.database import Fetched, PageBounds, Transaction, record_of
+from app.db.database import Fetched, PageBounds, Transaction
 from app.db.driver import Record
-from app.db.sql import insert_from, listed, of_session, paged, sql
+from app.db.sql import OPEN_STATUSES_SQL, insert_from, listed, of_session, paged, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
 from app.domain.frozen import names_of, replace
@@ -57,16 +56,16 @@ NEWEST_CALLS = """(
         ORDER BY m.seq DESC LIMIT 1)"""
 """SQL expression: the tool calls of the newest assistant message of the turn `t`."""
 
+NEWEST_SETTLED = f"""(
+        SELECT t.id FROM turns t
+        WHERE t.session_id = :session_id AND t.seq < :before_seq
+            AND t.status NOT IN {OPEN_STATUSES_SQL} AND t.status <> 'rejected'
+        ORDER BY t.seq DESC LIMIT 1)"""
+"""SQL expression: the id of the newest turn below `:before_seq` that has ended and was not rejected."""
+
 NOT_REJECTED = "turn_id NOT IN (SELECT id FROM turns WHERE session_id = :session_id AND status = 'rejected')"
 """SQL condition for a row of `messages` of `:session_id`. Rejected turns are few, have an index, and are looked up in a
 hash; a join with the other turns can be planned to compare each message with every turn of the session."""
-
-BY_SEQ = """unnest(CAST(:seqs AS bigint[])) AS wanted(seq) CROSS JOIN LATERAL (
-        SELECT * FROM messages
-        WHERE session_id = :session_id AND seq >= wanted.seq AND seq <= wanted.seq ORDER BY seq LIMIT 1) AS m"""
-"""SQL FROM items: the messages `m` of `:session_id` with the numbers `:seqs`, each looked up by its key. A list of
-numbers would be compared with all messages of the session if few of these were there when the table was analyzed, and
-so would single ones without an order."""
 
 STEP_FAILED = """st.status <> 'success' AND NOT EXISTS (
     SELECT FROM turn_steps again
@@ -280,8 +279,7 @@ async def messages_in_runs(
 
 
 async def page_of_messages(tx: Transaction, session_id: SessionId, bounds: PageBounds[int]) -> Fetched[MessageRecord]:
-    page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
-    return page.of(partial(record_of, MessageRecord))
+    return await tx.fetch_between(MessageRecord, _PAGES, bounds, session_id=session_id)
 
 
 async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[UUID]) -> bool:
@@ -290,14 +288,12 @@ async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[U
 
 async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[UUID]) -> Fetched[MessageRecord]:
     """The session's messages with these ids, in time order, in the form for clients. Unknown ids are left out."""
-    page = await tx.fetch_page(_BY_ID, len(ids), session_id=session_id, ids=list(ids))
-    return page.of(partial(record_of, MessageRecord))
+    return await tx.fetch_page(MessageRecord, _BY_ID, len(ids), session_id=session_id, ids=list(ids))
 
 
 async def page_of_item_messages(tx: Transaction, session: SessionRef, bounds: PageBounds[int]) -> Fetched[Message]:
     """Messages within these bounds of numbers, without withdrawn ones and those of rejected turns."""
-    page = await tx.fetch_between(_PAGES_OF_ITEMS, bounds, **of_session(session))
-    return page.of(message_from_row)
+    return await tx.fetch_between(message_from_row, _PAGES_OF_ITEMS, bounds, **of_session(session))
 
 
 async def numbered_messages(
@@ -321,13 +317,13 @@ async def messages_from_rows(rows: Sequence[Record]) -> list[Message]:
 
 async def messages_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> list[Message]:
     """A turn's messages in time order, without withdrawn ones."""
-    return [message_from_row(row) for row in await tx.fetch(_OF_TURN, session_id=session_id, turn_id=turn_id)]
+    return await tx.fetch_records(message_from_row, _OF_TURN, session_id=session_id, turn_id=turn_id)
 
 
 async def reply_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> Message | None:
     """The reply that a turn ends with, even if it was withdrawn."""
-    row = await tx.fetchrow(_NEWEST_OF_TURN, session_id=session_id, turn_id=turn_id)
-    return message_from_row(row) if row and row["role"] == "assistant" else None
+    newest = await tx.fetch_record(message_from_row, _NEWEST_OF_TURN, session_id=session_id, turn_id=turn_id)
+    return newest if newest and newest.role == "assistant" else None
 
 
 async def withdraw_messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> None:
@@ -365,7 +361,7 @@ def message_from_row(row: Record, counts: tuple[int, int] | None = None) -> Mess
         row["tool_call_id"],
         row["reasoning"],
         tuple(row["reasoning_blocks"] or ()),
-        of_reasoning or 0,
+        of_reasoning,
         None,
         row["name"],
         row["said_at"],

@@ -17,10 +17,10 @@ import numpy as np
 
 from app.db.database import Fetched, Transaction
 from app.db.driver import Record
-from app.db.messages import AS_STORED, BY_SEQ, NOT_REJECTED, SAID_AT, TURN_SEQ, message_from_row
-from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, insert_from, paged, sql
+from app.db.messages import AS_STORED, NOT_REJECTED, SAID_AT, TURN_SEQ, message_from_row
+from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, by_seq, insert_from, paged, sql
 from app.db.tables import message_vectors
-from app.domain.types import STATUS_OF, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.domain.types import STATUS_OF, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 
 # The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed.
 _TERMS = sql(f"""
@@ -72,7 +72,7 @@ _CHOSEN = sql(f"""
             SELECT c.token_estimate FROM message_token_counts c
             WHERE c.session_id = :session_id AND c.message_id = m.id
                 AND c.token_encoding = :encoding) END AS counted
-    FROM {BY_SEQ}
+    FROM {by_seq("messages", "m")}
     WHERE NOT m.withdrawn
     ORDER BY m.seq
     """)
@@ -86,7 +86,7 @@ _FOUND_COLUMNS = f"""m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role,
             {SAID_AT} AS said_at"""
 _FOUND = paged(
     f"""
-    SELECT {_FOUND_COLUMNS}, {TURN_SEQ} FROM {BY_SEQ}
+    SELECT {_FOUND_COLUMNS}, {TURN_SEQ} FROM {by_seq("messages", "m")}
     WHERE NOT m.withdrawn AND {NOT_REJECTED}
     ORDER BY array_position(:seqs, m.seq) LIMIT :limit
     """,
@@ -154,9 +154,11 @@ async def sessions_with_messages(
     return [(SessionId(row["id"]), row["last_message_seq"]) for row in rows]
 
 
-async def found_messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int], limit: int) -> Fetched[Record]:
+async def found_messages(
+    tx: Transaction, session_id: SessionId, seqs: Sequence[int], limit: int
+) -> Fetched[JsonObject]:
     """The messages with these numbers, in this order, without withdrawn ones and those of rejected turns."""
-    return await tx.fetch_page(_FOUND, limit, session_id=session_id, seqs=list(seqs))
+    return await tx.fetch_page(JsonObject, _FOUND, limit, session_id=session_id, seqs=list(seqs))
 
 
 async def messages_with_words(
@@ -167,10 +169,11 @@ async def messages_with_words(
     limit: int,
     *,
     most_of_each: int,
-) -> Fetched[Record]:
+) -> Fetched[JsonObject]:
     """The newest messages of each session, after its given number, that contain all of the lower-case words: those
     below `before` by session and number, highest first."""
     return await tx.fetch_page(
+        JsonObject,
         _WITH_WORDS,
         limit,
         session_ids=list(after_seqs),

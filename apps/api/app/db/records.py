@@ -17,7 +17,6 @@ from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
 from app.db.summaries import get_summary, undo_active
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
-from app.domain.errors import existing
 from app.domain.figures import SessionUsage
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import CallUse
@@ -231,8 +230,8 @@ async def _without_large(tx: Transaction, session_id: SessionId, blocks: Sequenc
 
 async def recorded_before(tx: Transaction, claim: Claim) -> TurnRecord | None:
     """The turn if this claim has ended it already, for when the answer to a commit was lost; None if it has not."""
-    row = await tx.fetchrow(_RECORDED_BY_US, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence)
-    return turn_record(row) if row else None
+    ours = {"session_id": claim.session_id, "turn_id": claim.turn_id, "fence": claim.fence}
+    return await tx.fetch_record(turn_record, _RECORDED_BY_US, **ours)
 
 
 async def add_usages(tx: Transaction, session_id: SessionId, usages: Sequence[JsonObject]) -> None:
@@ -242,7 +241,7 @@ async def add_usages(tx: Transaction, session_id: SessionId, usages: Sequence[Js
 
 async def stated_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> tuple[Usage | None, str | None]:
     """The usage of all of a turn's calls, None if none is stored; and the stop sequence that ended its answer."""
-    row = existing(await tx.fetchrow(_STATED, session_id=session_id, turn_id=turn_id), "turn")
+    row = await tx.fetch_one(_STATED, session_id=session_id, turn_id=turn_id)
     return record_of(Usage, row) if row["prompt_tokens"] is not None else None, row["stop_sequence"]
 
 

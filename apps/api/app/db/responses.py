@@ -16,6 +16,9 @@ from app.domain.types import SessionRef, TenantId, TurnId, TurnStatus, Usage
 
 _KEEP = sql(insert_row(responses, binds(*responses.columns.keys())))
 
+_HAS_LATER = """EXISTS (
+            SELECT FROM responses l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id AND"""
+"""The beginning of an SQL condition: the turn of the response `r` has another one, `l`, with …"""
 _FOUND = f"""
     SELECT r.session_id AS response_session_id, r.reply_seq, r.turn_id AS response_turn_id, r.first_seq,
         r.form, r.created_at AS response_created_at, t.seq AS turn_seq, t.status, t.error,
@@ -24,12 +27,10 @@ _FOUND = f"""
             SELECT CAST(x.detail ->> 'summary_id' AS uuid) FROM turn_steps x
             WHERE x.session_id = r.session_id AND x.turn_id = r.turn_id AND x.kind = 'summarize'
                 AND x.detail ->> 'summary_id' IS NOT NULL AND x.started_at >= r.created_at
-                AND NOT EXISTS (SELECT 1 FROM responses l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
-                    AND l.reply_seq > r.reply_seq AND l.created_at <= x.started_at)
+                AND NOT {_HAS_LATER} l.reply_seq > r.reply_seq AND l.created_at <= x.started_at)
             ORDER BY x.seq LIMIT 1) END AS summary_id,
         u.*,
-        NOT EXISTS (SELECT 1 FROM responses l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
-            AND l.reply_seq > r.reply_seq) AS is_last_of_turn,
+        NOT {_HAS_LATER} l.reply_seq > r.reply_seq) AS is_last_of_turn,
         NOT EXISTS (SELECT 1 FROM messages l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
             AND l.seq > r.reply_seq) AS ends_turn,
         NOT EXISTS (SELECT 1 FROM messages l JOIN turns lt ON lt.session_id = l.session_id AND lt.id = l.turn_id
@@ -42,8 +43,7 @@ _FOUND = f"""
     LEFT JOIN LATERAL (
         SELECT max(x.model_alias) AS used_alias, {USED_TOKENS} FROM usage_records x
         WHERE x.session_id = r.session_id AND x.turn_id = r.turn_id AND x.purpose = 'turn' AND x.round >= r.round
-            AND NOT EXISTS (SELECT 1 FROM responses l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
-                AND l.round > r.round AND l.round <= x.round)
+            AND NOT {_HAS_LATER} l.round > r.round AND l.round <= x.round)
     ) u ON true
     WHERE r.session_id = :session_id AND s.tenant_id = :tenant_id
 """
@@ -74,16 +74,16 @@ async def keep_response(tx: Transaction, claim: Claim, note: ResponseNote) -> No
 
 
 async def get_response(tx: Transaction, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse | None:
-    row = await tx.fetchrow(_GET, session_id=ref.session_id, tenant_id=tenant_id, reply_seq=ref.reply_seq)
-    return _response(row) if row else None
+    session = SessionRef(tenant_id, ref.session_id)
+    return await tx.fetch_record(_response, _GET, **of_session(session), reply_seq=ref.reply_seq)
 
 
 async def response_of_request(
     tx: Transaction, session: SessionRef, turn_id: TurnId, request_sha256: str
 ) -> StoredResponse | None:
     """The turn's newest response to this request."""
-    row = await tx.fetchrow(_OF_REQUEST, **of_session(session), turn_id=turn_id, request_sha256=request_sha256)
-    return _response(row) if row else None
+    found = {**of_session(session), "turn_id": turn_id, "request_sha256": request_sha256}
+    return await tx.fetch_record(_response, _OF_REQUEST, **found)
 
 
 async def erase_response(tx: Transaction, ref: ResponseRef) -> None:

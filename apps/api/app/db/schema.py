@@ -91,12 +91,9 @@ async def reach(dsn: str, *, transaction_pooler: bool) -> SchemaState:
             f"DATABASE_URL: the database gave no answer within {CONNECT_TIMEOUT_S:.0f} seconds"
         ) from error
     except OSError as error:
-        is_missing = isinstance(error, FileNotFoundError)
-        reason = (
-            "no such socket, or certificate file"
-            if is_missing
-            else error.strerror or str(error) or type(error).__name__
-        )
+        reason = error.strerror or str(error) or type(error).__name__
+        if isinstance(error, FileNotFoundError):
+            reason = "no such socket, or certificate file"
         raise DatabaseUnreachable(f"DATABASE_URL: the database cannot be reached: {reason}") from error
     except asyncpg.PostgresError as error:
         advice = ""

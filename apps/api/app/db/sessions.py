@@ -18,13 +18,12 @@ No transaction waits for rows of two sessions: those that erase several or renew
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Literal, TypeAlias, get_args
 from uuid import UUID
 
 import sqlalchemy as sa
 
-from app.db.database import Fetched, PageBounds, Transaction, record_of
+from app.db.database import Fetched, PageBounds, Transaction
 from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, listed, of_session, paged, sql
 from app.db.tables import pins, sessions
 from app.domain.frozen import frozen, names_of, values_of
@@ -43,6 +42,8 @@ _INSERT = sql(f"{_NEW} RETURNING {_COLUMNS}")
 _GET = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS}")
 _GET_LOCKED = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS} FOR NO KEY UPDATE")
 _EXISTS = sql(f"SELECT id FROM sessions WHERE {_OURS}")
+_LOCK = sql(f"SELECT id FROM sessions WHERE {_OURS} FOR NO KEY UPDATE")
+_LOCK_TO_ERASE = sql(f"SELECT id FROM sessions WHERE {_OURS} FOR UPDATE")
 _STATE = sql(f"SELECT {', '.join(STATE_COLUMNS)} FROM sessions WHERE {_OURS}")
 _UPDATE = sql(f"""
     UPDATE sessions SET {", ".join(f"{name} = {value}" for name, value in _SET.items())},
@@ -146,6 +147,12 @@ async def get_session(tx: Transaction, session: SessionRef, *, lock: bool = Fals
     return await tx.fetch_record(Session, _GET_LOCKED if lock else _GET, **of_session(session))
 
 
+async def lock_session(tx: Transaction, session: SessionRef, *, to_erase: bool = False) -> bool:
+    """Locks the row of the tenant's session until the transaction ends, with `to_erase` against those too that only add
+    rows; false when there is no session."""
+    return await tx.execute(_LOCK_TO_ERASE if to_erase else _LOCK, **of_session(session)) > 0
+
+
 async def session_exists(tx: Transaction, session: SessionRef) -> bool:
     return await tx.fetchrow(_EXISTS, **of_session(session)) is not None
 
@@ -170,8 +177,7 @@ async def name_session(tx: Transaction, session: SessionRef, by: NamedBy, name: 
 
 
 async def list_sessions(tx: Transaction, tenant_id: TenantId, bounds: PageBounds[UUID]) -> Fetched[Session]:
-    page = await tx.fetch_between(_PAGES, bounds, tenant_id=tenant_id)
-    return page.of(partial(record_of, Session))
+    return await tx.fetch_between(Session, _PAGES, bounds, tenant_id=tenant_id)
 
 
 async def update_session(tx: Transaction, tenant_id: TenantId, session: Session) -> Session | None:
@@ -197,9 +203,8 @@ async def search_sessions(
     newest first, among the `most_looked_through` newest with an id below `before`. The second value is where to
     continue the search, None when all sessions have been searched."""
     horizon = await tx.fetchval(_HORIZON, tenant_id=tenant_id, before=before, most=most_looked_through - 1)
-    oldest = horizon or UUID(int=0)
-    page = await tx.fetch_page(_SEARCH, limit, tenant_id=tenant_id, before=before, horizon=oldest, words=words)
-    return page.of(partial(record_of, Session)), horizon
+    within = {"tenant_id": tenant_id, "before": before, "horizon": horizon or UUID(int=0)}
+    return await tx.fetch_page(Session, _SEARCH, limit, **within, words=words), horizon
 
 
 # Of several sessions with the same past (forks): first one that already got this request, of which this is a retry;

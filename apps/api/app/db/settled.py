@@ -8,8 +8,8 @@ from itertools import groupby
 from uuid import UUID
 
 from app.db.database import Transaction, record_of
-from app.db.messages import NOT_REJECTED
-from app.db.sql import OPEN_STATUSES_SQL, sql
+from app.db.messages import NEWEST_SETTLED, NOT_REJECTED
+from app.db.sql import sql
 from app.domain.stored import StoredTexts
 from app.domain.types import SessionId
 
@@ -19,11 +19,7 @@ _LONGEST_TEXT_BYTES = 16_384
 # `m.seq + 0`, because Postgres looks for the minimum of a column in the order of its index, through the whole session.
 _SETTLED_THROUGH = sql(f"""
     SELECT coalesce(min(m.seq + 0) - 1, 0) FROM messages m
-    WHERE m.session_id = :session_id AND m.turn_id = (
-        SELECT t.id FROM turns t
-        WHERE t.session_id = :session_id AND t.seq < :before_seq
-            AND t.status NOT IN {OPEN_STATUSES_SQL} AND t.status <> 'rejected'
-        ORDER BY t.seq DESC LIMIT 1)
+    WHERE m.session_id = :session_id AND m.turn_id = {NEWEST_SETTLED}
     """)
 
 # The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed. A message of a

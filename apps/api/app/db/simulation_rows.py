@@ -121,8 +121,8 @@ async def stored_totals(tx: Transaction, session_id: SessionId, through_seq: int
 
 def _stored_message(row: Record) -> StoredMessage:
     message = message_from_row(row)
-    found: Mapping[str, tuple[int, int | None]] = row["counts"] or {}
-    counts = {encoding: (tokens, of_reasoning or 0) for encoding, (tokens, of_reasoning) in found.items()}
+    found: Mapping[str, tuple[int, int]] = row["counts"] or {}
+    counts = {encoding: (tokens, of_reasoning) for encoding, (tokens, of_reasoning) in found.items()}
     return StoredMessage(message, counts | {row["token_encoding"]: (message.tokens, message.reasoning_tokens)})
 
 

@@ -99,6 +99,15 @@ def insert_row(table: sa.Table, values: Mapping[str, str], source: str = "") -> 
     return f"INSERT INTO {table.name} ({', '.join(values)}) {taken}"
 
 
+def by_seq(table: str, row: str) -> str:
+    """FROM items: the rows of a table of `:session_id` with the numbers `:seqs`, each looked up by its key. A list of
+    numbers would be compared with all rows of the session if few of these were there when the table was analyzed, and
+    so would single ones without an order."""
+    return f"""unnest(CAST(:seqs AS bigint[])) AS wanted(seq) CROSS JOIN LATERAL (
+        SELECT * FROM {table}
+        WHERE session_id = :session_id AND seq >= wanted.seq AND seq <= wanted.seq ORDER BY seq LIMIT 1) AS {row}"""
+
+
 def json_rows(table: sa.Table, parameter: str) -> str:
     """A FROM item: the rows `x` of a parameter, a list of JSON objects by column name. Missing columns are null."""
     return f"jsonb_populate_recordset(CAST(NULL AS {table.name}), :{parameter}) AS x"

@@ -9,13 +9,13 @@ from app.db.claims import Claim
 from app.db.database import Fetched, PageBounds, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import TENANT_LIMITS, limits_of
-from app.db.messages import STEP_FAILED
+from app.db.messages import NEWEST_SETTLED, STEP_FAILED
 from app.db.sessions import insert_in_session, locked_session
-from app.db.sql import CLOCK, OPEN_STATUSES_SQL, listed, of_session, sql
+from app.db.sql import CLOCK, listed, of_session, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import Limits, Scope
-from app.domain.stored import NewSummary, StoredSummary
+from app.domain.stored import NewSummary, StoredSummary, summary_lists
 from app.domain.types import (
     SUMMARY_LISTS,
     JsonObject,
@@ -26,7 +26,6 @@ from app.domain.types import (
     Summary,
     SummaryBody,
     SummaryId,
-    SummaryItem,
 )
 
 _INLINE_PIN_BYTES = 8_192
@@ -48,11 +47,8 @@ _CONTEXT = sql(f"""
             ORDER BY p.created_at, p.name)
          FROM pins p WHERE p.session_id = :session_id) AS pins,
         EXISTS (
-            SELECT FROM turn_steps st WHERE {STEP_FAILED} AND st.session_id = :session_id AND st.turn_id = (
-                SELECT t.id FROM turns t
-                WHERE t.session_id = :session_id AND t.seq < :before_seq
-                    AND t.status NOT IN {OPEN_STATUSES_SQL} AND t.status <> 'rejected'
-                ORDER BY t.seq DESC LIMIT 1)
+            SELECT FROM turn_steps st
+            WHERE {STEP_FAILED} AND st.session_id = :session_id AND st.turn_id = {NEWEST_SETTLED}
         ) AS step_failed,
         (SELECT id FROM messages WHERE session_id = :session_id AND seq = :cached_seq) AS cached_id
     """)
@@ -251,14 +247,12 @@ async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id
 
 
 async def page_of_summaries(tx: Transaction, session_id: SessionId, bounds: PageBounds[UUID]) -> Fetched[StoredSummary]:
-    page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
-    return page.of(_stored)
+    return await tx.fetch_between(_stored, _PAGES, bounds, session_id=session_id)
 
 
 async def get_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId | None) -> StoredSummary | None:
     """The summary, or for None the active one, if any."""
-    row = await tx.fetchrow(_GET, session_id=session_id, summary_id=summary_id)
-    return _stored(row) if row else None
+    return await tx.fetch_record(_stored, _GET, session_id=session_id, summary_id=summary_id)
 
 
 async def lock_and_restart_count(tx: Transaction, session: SessionRef) -> bool:
@@ -277,30 +271,16 @@ async def undo_active(tx: Transaction, active: StoredSummary) -> None:
 
 
 def _stored(row: Record) -> StoredSummary:
-    return record_of(StoredSummary, row, **_items(row))
+    return record_of(StoredSummary, row, **summary_lists(row))
 
 
 def _summary(row: Record) -> Summary:
     return Summary(
         id=SummaryId(UUID(row["id"])),
-        body=SummaryBody(row["summary_text"], **_items(row)),
+        body=SummaryBody(row["summary_text"], **summary_lists(row)),
         from_message_id=MessageId(UUID(row["from_message_id"])),
         to_message_id=MessageId(UUID(row["to_message_id"])),
         to_message_seq=row["to_message_seq"],
         origin=row["origin"],
         call_reason=row["call_reason"],
     )
-
-
-def _items(row: Record) -> dict[str, tuple[SummaryItem, ...]]:
-    return {
-        column: tuple(
-            SummaryItem(
-                item["text"],
-                tuple(MessageId(UUID(value)) for value in item["message_ids"]),
-                item.get("kept", False),  # stored since 2026-11-23
-            )
-            for item in row[column]
-        )
-        for column in SUMMARY_LISTS
-    }

@@ -11,7 +11,7 @@ from app.db.database import Fetched, PageBounds, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, messages_from_rows
-from app.db.sessions import ON_ITS_NODE, insert_in_session, locked_session
+from app.db.sessions import ON_ITS_NODE, insert_in_session, lock_session, locked_session
 from app.db.sql import OPEN_STATUSES_SQL, Statement, insert_row, listed, of_session, sql
 from app.domain.content import tool_calls_from_json
 from app.domain.errors import existing
@@ -96,8 +96,7 @@ async def turn_numbers(tx: Transaction, session_id: SessionId, turn_ids: Sequenc
 
 
 async def get_turn(tx: Transaction, session: SessionRef, turn_id: TurnId) -> TurnRecord | None:
-    row = await tx.fetchrow(_GET, **of_session(session), turn_id=turn_id)
-    return turn_record(row) if row else None
+    return await tx.fetch_record(turn_record, _GET, **of_session(session), turn_id=turn_id)
 
 
 async def turn_by_key(tx: Transaction, session: SessionRef, idempotency_key: str) -> tuple[TurnRecord, str] | None:
@@ -116,8 +115,11 @@ async def turns_begun_by(
 
 
 async def page_of_turns(tx: Transaction, session_id: SessionId, bounds: PageBounds[int]) -> Fetched[ListedTurn]:
-    page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
-    return page.of(lambda row: record_of(ListedTurn, row, **_decoded(row)))
+    return await tx.fetch_between(_listed, _PAGES, bounds, session_id=session_id)
+
+
+def _listed(row: Record) -> ListedTurn:
+    return record_of(ListedTurn, row, **_decoded(row))
 
 
 def turn_record(row: Record) -> TurnRecord:
@@ -212,9 +214,6 @@ async def sessions_with_lost_turns(tx: Transaction, after_id: UUID, limit: int) 
     return [SessionId(row["session_id"]) for row in rows]
 
 
-# A separate statement, because one that waits for a lock still reads everything else as it was before the wait.
-_LOCK = sql("SELECT 1 FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE")
-
 _NEWEST = sql("""
     SELECT s.last_message_seq, s.last_turn_seq, t.id AS turn_id, t.status, t.request_sha256
     FROM sessions s LEFT JOIN LATERAL (
@@ -277,8 +276,8 @@ class Newest:
 
 async def newest_of(tx: Transaction, session: SessionRef, *, lock: bool = False) -> Newest | None:
     """The state of the tenant's session, or None. `lock` locks the session's row until the transaction ends."""
-    if lock:
-        await tx.execute(_LOCK, **of_session(session))
+    if lock:  # separately, because a statement that waits for a lock reads everything else as it was before the wait
+        await lock_session(tx, session)
     row = await tx.fetchrow(_NEWEST, **of_session(session))
     if row is None:
         return None

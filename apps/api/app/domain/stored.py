@@ -10,6 +10,7 @@ from uuid import UUID
 
 from app.domain.frozen import described, frozen, values_of
 from app.domain.types import (
+    SUMMARY_LISTS,
     Count,
     JsonObject,
     Message,
@@ -165,6 +166,21 @@ class StoredSummary:
     created_by_turn_id: TurnId | None
     created_at: datetime | None
     session_id: SessionId
+
+
+def summary_lists(row: Mapping[str, Any]) -> dict[str, tuple[SummaryItem, ...]]:
+    """The lists of a stored or exported summary, by column."""
+    return {
+        column: tuple(
+            SummaryItem(
+                item["text"],
+                tuple(MessageId(UUID(value)) for value in item["message_ids"]),
+                item.get("kept", False),  # stored since 2026-11-23
+            )
+            for item in row[column]
+        )
+        for column in SUMMARY_LISTS
+    }
 
 
 @frozen

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from time import thread_time
 from typing import Final
-from uuid import UUID
 
 from app.core.memory import newer_objects
 from app.db.claims import renew_lease
@@ -251,21 +250,14 @@ async def purge(
         idle = Idle(await instant_before(tx, older_than), tenant_id)
         purged = Purged(*await count_idle(tx, idle))
     progress(purged)
-    after = FIRST_ID
-    while batch := await _next_batch(database, idle, after, purged.rows, dry_run=dry_run):
+    after, most = FIRST_ID, {"sessions": BATCH_SESSIONS, "messages": BATCH_MESSAGES}
+    while True:
+        async with database.begin() as tx:
+            batch = await next_idle(tx, idle, after=after, **most, lock=not dry_run)
+            found = await (count_rows if dry_run else erase)(tx, batch) if batch else {}
+        if not batch:
+            return purged
         after = batch[-1]
+        purged.rows.update(found)
         purged.done += len(batch)
         progress(purged)
-    return purged
-
-
-async def _next_batch(
-    database: Database, idle: Idle, after: UUID, rows: Counter[str], *, dry_run: bool
-) -> list[SessionId]:
-    async with database.begin() as tx:
-        batch = await next_idle(
-            tx, idle, after=after, sessions=BATCH_SESSIONS, messages=BATCH_MESSAGES, lock=not dry_run
-        )
-        found = await (count_rows if dry_run else erase)(tx, batch) if batch else {}
-    rows.update(found)
-    return batch

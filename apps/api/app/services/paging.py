@@ -7,7 +7,9 @@ import hashlib
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from contextlib import suppress
+from operator import attrgetter
+from typing import Final, Generic, TypeVar
 from uuid import UUID
 
 from app.db.database import Fetched, PageBounds
@@ -16,6 +18,7 @@ from app.domain.frozen import frozen
 
 Item = TypeVar("Item")
 Position = TypeVar("Position")
+Bound = TypeVar("Bound", UUID, int)
 
 FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
 """Below and above every id: where a list in either order begins."""
@@ -44,90 +47,73 @@ class PageRequest:
     newest_first: bool
 
 
-def page_of(scope: str, found: Fetched[Item], position: Callable[[Item], UUID | int | str]) -> Page[Item]:
-    """The page, with the cursor that continues after its last item."""
-    return Page(found.rows, encode_cursor(scope, position(found.rows[-1])) if found.has_more else None)
+@frozen
+class Order(Generic[Position]):
+    """What the items of a list are ordered by: the value of it that is below all others, the one above them, and how a
+    cursor has it. `of` reads it from an item. `decode` raises `ValueError` or `struct.error`."""
+
+    first: Position
+    last: Position
+    encode: Callable[[Position], bytes]
+    decode: Callable[[bytes], Position]
+    of: Callable[[object], Position]
 
 
-def in_order(scope: str, wanted: PageRequest, *, newest_by_default: bool) -> str:
-    """The scope of a list's cursors. It is a different one if the order is not the list's default."""
-    if wanted.newest_first == newest_by_default:
-        return scope
-    return f"{scope}:{'desc' if wanted.newest_first else 'asc'}"
+def _decoded_seq(raw: bytes) -> int:
+    return struct.unpack(">q", raw)[0]
 
 
-def between_ids(scope: str, wanted: PageRequest) -> PageBounds[UUID]:
-    """The bounds of a page of a list ordered by id. Raises as `after_id`."""
-    shown = after_id(scope, wanted.cursor)
-    after, before = (FIRST_ID, shown or LAST_ID) if wanted.newest_first else (shown or FIRST_ID, LAST_ID)
-    return PageBounds(after, before, wanted.limit, wanted.newest_first)
-
-
-def between_seqs(scope: str, wanted: PageRequest, first_seq: int = 1) -> PageBounds[int]:
-    """The bounds of a page of a list ordered by `seq`. Raises as `after_seq`."""
-    shown, first = after_seq(scope, wanted.cursor), first_seq - 1
-    after, before = (first, shown or LAST_SEQ) if wanted.newest_first else (shown or first, LAST_SEQ)
-    return PageBounds(after, before, wanted.limit, wanted.newest_first)
-
-
-def encode_cursor(scope: str, position: UUID | int | str | tuple[UUID, int]) -> str:
-    """The cursor that continues after `position` in the list named `scope` (for example `turns:SESSION`)."""
-    match position:
-        case UUID():
-            raw = position.bytes
-        case int():
-            raw = struct.pack(">q", position)
-        case str():
-            raw = position.encode()
-        case (of, seq):
-            raw = of.bytes + struct.pack(">q", seq)
-    return urlsafe_b64encode(_scope_mark(scope) + raw).rstrip(b"=").decode()
-
-
-def after_id(scope: str, cursor: str | None) -> UUID | None:
-    """The cursor's position in a list ordered by id. Raises `InvalidRequest` if this list never issued the cursor."""
-    return _decode(scope, cursor, lambda raw: UUID(bytes=raw))
-
-
-def after_seq(scope: str, cursor: str | None) -> int | None:
-    """The cursor's position in a list ordered by `seq`. Raises as `after_id`."""
-    return _decode(scope, cursor, lambda raw: int(struct.unpack(">q", raw)[0]))
-
-
-def after_place(scope: str, cursor: str | None) -> tuple[UUID, int] | None:
-    """The cursor's position in a list ordered by an id and a `seq` within it. Raises as `after_id`."""
-    return _decode(scope, cursor, lambda raw: (UUID(bytes=raw[:16]), int(struct.unpack(">q", raw[16:])[0])))
-
-
-def after_name(scope: str, cursor: str | None) -> str | None:
-    """The cursor's position in a list ordered by name. Raises as `after_id`."""
-    return _decode(scope, cursor, _name)
-
-
-def _name(raw: bytes) -> str:
+def _decoded_name(raw: bytes) -> str:
     name = raw.decode()
     if "\0" in name:
         raise ValueError("no name has a NUL")
     return name
 
 
-def _decode(scope: str, cursor: str | None, read: Callable[[bytes], Position]) -> Position | None:
-    """The position that follows the scope's mark. Raises `InvalidRequest` for bytes that `read` cannot parse."""
+BY_ID: Final = Order[UUID](FIRST_ID, LAST_ID, attrgetter("bytes"), lambda raw: UUID(bytes=raw), attrgetter("id"))
+BY_SEQ: Final = Order[int](0, LAST_SEQ, struct.Struct(">q").pack, _decoded_seq, attrgetter("seq"))
+BY_NAME: Final = Order[str]("", chr(0x10FFFF), str.encode, _decoded_name, attrgetter("name"))
+BY_PLACE: Final = Order[tuple[UUID, int]](
+    (FIRST_ID, 0),
+    (LAST_ID, LAST_SEQ),
+    lambda place: place[0].bytes + BY_SEQ.encode(place[1]),
+    lambda raw: (UUID(bytes=raw[:16]), _decoded_seq(raw[16:])),
+    attrgetter("session_id", "seq"),
+)
+"""By session, and by number in it."""
+
+
+def page_of(order: Order[Position], scope: str, found: Fetched[Item]) -> Page[Item]:
+    """The page, with the cursor that continues after its last item."""
+    return Page(found.rows, cursor_at(order, scope, order.of(found.rows[-1])) if found.has_more else None)
+
+
+def bounds_of(
+    order: Order[Bound], scope: str, wanted: PageRequest, *, newest_by_default: bool, after: Bound | None = None
+) -> tuple[str, PageBounds[Bound]]:
+    """The scope of the list's cursors, which is a different one if the order is not the list's default, and the bounds
+    of the page. The list begins above `after`, if that is given. Raises as `position_of`."""
+    if wanted.newest_first != newest_by_default:
+        scope += ":desc" if wanted.newest_first else ":asc"
+    shown, first = position_of(order, scope, wanted.cursor), order.first if after is None else after
+    above, below = (first, shown or order.last) if wanted.newest_first else (shown or first, order.last)
+    return scope, PageBounds(above, below, wanted.limit, wanted.newest_first)
+
+
+def cursor_at(order: Order[Position], scope: str, position: Position) -> str:
+    """The cursor that continues after `position` in the list named `scope` (for example `turns:SESSION`)."""
+    return urlsafe_b64encode(_scope_mark(scope) + order.encode(position)).rstrip(b"=").decode()
+
+
+def position_of(order: Order[Position], scope: str, cursor: str | None) -> Position | None:
+    """The cursor's position. Raises `InvalidRequest` if this list never issued the cursor."""
     if cursor is None:
         return None
-    try:
-        return read(_bytes_of(scope, cursor))
-    except (ValueError, struct.error):
-        raise InvalidRequest("The cursor is not one that this list gave out.", ("query", "cursor")) from None
-
-
-def _bytes_of(scope: str, cursor: str) -> bytes:
-    if not cursor.isascii() or len(cursor) > _LONGEST_CURSOR:
-        raise ValueError("no cursor is so long")
-    raw = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-    if raw[:_SCOPE_BYTES] != _scope_mark(scope):
-        raise ValueError("the cursor is of another list")
-    return raw[_SCOPE_BYTES:]
+    with suppress(ValueError, struct.error):
+        raw = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)) if len(cursor) <= _LONGEST_CURSOR else b""
+        if raw[:_SCOPE_BYTES] == _scope_mark(scope):
+            return order.decode(raw[_SCOPE_BYTES:])
+    raise InvalidRequest("The cursor is not one that this list gave out.", ("query", "cursor"))
 
 
 def _scope_mark(scope: str) -> bytes:

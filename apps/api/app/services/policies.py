@@ -48,6 +48,14 @@ def resolve_policy(guarded: ContextPolicy, overrides: Mapping[str, object]) -> C
     return _kept(guarded, written) if len(written) <= _KEPT_BYTES else _resolved(guarded, overrides)
 
 
+def session_policy(
+    rt: Runtime, stored: Mapping[str, object], requested: Mapping[str, object] | None = None
+) -> ContextPolicy:
+    """The deployment's defaults, overridden by the session and then by the request. Raises `InvalidRequest`."""
+    overrides = {**stored, **(requested or {})}
+    return resolve_policy(rt.guarded, overrides) if overrides else rt.guarded
+
+
 @lru_cache(512)
 def _kept(guarded: ContextPolicy, written: bytes) -> ContextPolicy:
     return _resolved(guarded, json.loads(written))

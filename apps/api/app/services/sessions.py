@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from app.db import sessions as store
 from app.db.database import Database, Fetched, Transaction
-from app.db.erasure import erase, lock_session
+from app.db.erasure import erase
 from app.db.figures import session_figures
 from app.db.records import usage_totals
 from app.db.turns import cancel_open_turns
@@ -26,17 +26,7 @@ from app.domain.types import (
     SessionState,
     TenantId,
 )
-from app.services.paging import (
-    LAST_ID,
-    Page,
-    PageRequest,
-    after_id,
-    after_name,
-    between_ids,
-    encode_cursor,
-    in_order,
-    page_of,
-)
+from app.services.paging import BY_ID, BY_NAME, Page, PageRequest, bounds_of, cursor_at, page_of, position_of
 from app.services.policies import given_policy, resolve_policy
 from app.services.runtime import Runtime, retried
 
@@ -111,9 +101,8 @@ async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage
 
 
 async def list_sessions(rt: Runtime, tenant_id: TenantId, wanted: PageRequest) -> Page[Session]:
-    scope = in_order(f"sessions:{tenant_id}", wanted, newest_by_default=True)
-    found = await rt.database.run(store.list_sessions, tenant_id, between_ids(scope, wanted))
-    return page_of(scope, found, lambda session: session.id)
+    scope, bounds = bounds_of(BY_ID, f"sessions:{tenant_id}", wanted, newest_by_default=True)
+    return page_of(BY_ID, scope, await rt.database.run(store.list_sessions, tenant_id, bounds))
 
 
 async def search_sessions(
@@ -122,13 +111,13 @@ async def search_sessions(
     """The tenant's sessions that have the words (any case) in their id, goal, labels, metadata or first message, newest
     first. One call reads at most `LOOKED_THROUGH` sessions, so a page may be short or empty and not be the last."""
     scope = f"sessions:{tenant_id}"
-    before = after_id(scope, cursor) or LAST_ID
+    before = position_of(BY_ID, scope, cursor) or BY_ID.last
     found, horizon = await rt.database.run(
         store.search_sessions, tenant_id, words, before=before, limit=limit, most_looked_through=LOOKED_THROUGH
     )
-    page = page_of(scope, found, lambda session: session.id)
+    page = page_of(BY_ID, scope, found)
     if page.next_cursor is None and horizon is not None:
-        return Page(page.items, encode_cursor(scope, horizon))
+        return Page(page.items, cursor_at(BY_ID, scope, horizon))
     return page
 
 
@@ -174,7 +163,7 @@ async def erase_if(
     """Erases the session and cancels its running turn, if the condition holds; returns whether it did. What the
     condition finds stays true until the end of the transaction that it is given; what it writes is stored."""
     async with database.begin(locking=session.id) as tx:
-        await lock_session(tx, session)
+        await store.lock_session(tx, session, to_erase=True)
         if not await condition(tx):
             return False
         cancelled = await cancel_open_turns(tx, session)
@@ -219,7 +208,8 @@ async def put_pin(rt: Runtime, session: SessionRef, pin: Pin) -> Pin:
     """Stores the pin, replacing the one of the same name, in a session that is then kept as by `change_session`. Raises
     `NotFound` for the session, and `InvalidRequest` if it would have too many pins or bytes of pins."""
     async with rt.database.begin(locking=session.id) as tx:
-        existing(await store.get_session(tx, session, lock=True), "session")  # the sums hold until the pin is stored
+        if not await store.lock_session(tx, session):  # the sums hold until the pin is stored
+            raise NotFound("session")
         await store.set_lifetime(tx, session.id, Lifetime.UNTIL_DELETED)
         count, size_bytes = await store.other_pins(tx, session, pin.name)
         if count >= MOST_PINS:
@@ -242,12 +232,12 @@ async def get_pin(rt: Runtime, session: SessionRef, name: str) -> Pin:
 async def list_pins(rt: Runtime, session: SessionRef, limit: int, cursor: str | None) -> Page[Pin]:
     """The session's pins, ordered by name. Raises `NotFound` for the session."""
     scope = f"pins:{session.id}"
-    after = after_name(scope, cursor) or ""
+    after = position_of(BY_NAME, scope, cursor) or BY_NAME.first
     async with rt.database.autocommit() as tx:
         rows = await store.list_pins(tx, session, after=after, limit=limit + 1)
         if not rows:
             await check_session(tx, session)
-    return page_of(scope, Fetched(rows[:limit], len(rows) > limit), lambda pin: pin.name)
+    return page_of(BY_NAME, scope, Fetched(rows[:limit], len(rows) > limit))
 
 
 async def delete_pin(rt: Runtime, session: SessionRef, name: str) -> None:

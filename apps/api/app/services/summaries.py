@@ -15,10 +15,11 @@ from app.domain.stored import StoredSummary
 from app.domain.types import OPEN_STATUSES, SessionRef, SummaryId, SummaryItem
 from app.engine.messages.turns import no_turn
 from app.engine.window.triggers import fold_on_request
-from app.services.paging import Page, PageRequest, between_ids, in_order, page_of
+from app.services.paging import BY_ID, Page, PageRequest, bounds_of, page_of
+from app.services.policies import session_policy
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
-from app.services.turn.gather import budget_of, session_policy, session_window, snapshot_of
+from app.services.turn.gather import budget_of, session_window, snapshot_of
 from app.services.turn.planning import planned
 from app.services.turn.summarize import IN_PROGRESS, STALE, new_summary, summarize
 from app.services.turn.summarizer_call import SummaryJob
@@ -29,12 +30,10 @@ SummaryChanges: TypeAlias = Mapping[str, str | tuple[SummaryItem, ...]]
 
 async def list_summaries(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[StoredSummary]:
     """The session's summaries of any status. Raises `NotFound`, `InvalidRequest`."""
-    scope = in_order(f"summaries:{session.id}", wanted, newest_by_default=True)
-    bounds = between_ids(scope, wanted)
+    scope, bounds = bounds_of(BY_ID, f"summaries:{session.id}", wanted, newest_by_default=True)
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
-        found = await store.page_of_summaries(tx, session.id, bounds)
-    return page_of(scope, found, lambda row: row.id)
+        return page_of(BY_ID, scope, await store.page_of_summaries(tx, session.id, bounds))
 
 
 async def summarize_now(

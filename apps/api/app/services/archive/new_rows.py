@@ -15,15 +15,13 @@ from app.domain.content import bytea_json, canonical_json, content_text, joined,
 from app.domain.errors import InvalidRequest, located
 from app.domain.frozen import frozen
 from app.domain.incoming import IncomingList, IncomingMessage
-from app.domain.stored import Counters, JsonText, NewHistory, NewRows
+from app.domain.stored import Counters, JsonText, NewHistory, NewRows, summary_lists
 from app.domain.types import (
     SUMMARY_LISTS,
     Content,
     JsonObject,
     Message,
-    MessageId,
     SummaryBody,
-    SummaryItem,
     TurnId,
     TurnStatus,
 )
@@ -48,46 +46,33 @@ _UNANSWERED: JsonObject = {
 
 def drafted(tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]) -> Generator[NewHistory]:
     """The turns with new ids and the token counts of their messages, for statements of a bounded size, which have to be
-    run in this order. CPU-bound. The last turn may have open tool calls; its status is then `awaiting_tools`. The
-    caller has checked the pairing."""
-    history = _Draft()
+    run in this order, and in each of which numbers count from 1. CPU-bound. The last turn may have open tool calls; its
+    status is then `awaiting_tools`. The caller has checked the pairing."""
+    of_turns: list[bytes] = []
+    of_messages: list[bytes] = []
+    size, turn_id = 0, None
+
+    def ended() -> NewHistory:
+        rows = json_array(of_turns), json_array(of_messages)
+        return NewHistory(*rows, len(of_turns), len(of_messages), turn_id)
+
     for turn in turns:
-        if len(history.messages) >= BATCH_ROWS or history.size >= BATCH_BYTES:
-            yield history.ended()
-            history = _Draft()
-        history.add(tools, encoding, model_alias, turn)
-    yield history.ended()
+        if len(of_messages) >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield ended()
+            of_turns, of_messages, size = [], [], 0
+        turn_id = TurnId(tools.new_id())
+        of_turns.append(orjson.dumps(_turn_row(turn_id, len(of_turns) + 1, turn, model_alias), default=str))
+        for seq, message in enumerate(turn.messages, len(of_messages) + 1):
+            row = {**_message_row(tools, encoding, message), "turn_id": turn_id, "seq": seq}
+            of_messages.append(orjson.dumps(row, default=str))
+            size += len(of_messages[-1])
+        size += len(of_turns[-1])
+    yield ended()
 
 
 def json_array(rows: Sequence[bytes]) -> JsonText:
     """The JSON array of these rows, each of which is JSON already."""
     return JsonText((b"[" + b",".join(rows) + b"]").decode())
-
-
-class _Draft:
-    """The rows that one statement stores. Their numbers count from 1."""
-
-    def __init__(self) -> None:
-        self.turns: list[bytes] = []
-        self.messages: list[bytes] = []
-        self.size = 0
-        self._last_id: TurnId | None = None
-
-    def add(self, tools: Tools, encoding: str, model_alias: str, turn: IncomingTurn) -> None:
-        self._last_id = TurnId(tools.new_id())
-        row = orjson.dumps(_turn_row(self._last_id, len(self.turns) + 1, turn, model_alias), default=str)
-        self.turns.append(row)
-        self.size += len(row)
-        for message in turn.messages:
-            columns = _message_row(tools, encoding, message)
-            row = orjson.dumps({**columns, "turn_id": self._last_id, "seq": len(self.messages) + 1}, default=str)
-            self.messages.append(row)
-            self.size += len(row)
-
-    def ended(self) -> NewHistory:
-        return NewHistory(
-            json_array(self.turns), json_array(self.messages), len(self.turns), len(self.messages), self._last_id
-        )
 
 
 def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -> JsonObject:
@@ -215,21 +200,14 @@ def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> 
         row |= {"token_estimate": message.tokens, "token_encoding": used, "reasoning_tokens": message.reasoning_tokens}
         row["terms"] = _terms_json(message)
     for row in rows["summaries"]:
+        rendered = render_summary(SummaryBody(row["summary_text"], **summary_lists(row)))
         row["token_estimate"], row["token_encoding"] = tools.tokenizers.count_with(
-            _known(row["token_encoding"], own), partial(message_tokens, render_summary(_body(row)))
+            _known(row["token_encoding"], own), partial(message_tokens, rendered)
         )
 
 
 def _known(encoding: str, own: str) -> str:
     return encoding if encoding in (*ENCODINGS, HEURISTIC, TWO_FIFTHS) else own
-
-
-def _body(row: JsonObject) -> SummaryBody:
-    items = {
-        field: tuple(SummaryItem(item["text"], tuple(map(MessageId, item["message_ids"]))) for item in row[field])
-        for field in SUMMARY_LISTS
-    }
-    return SummaryBody(row["summary_text"], **items)
 
 
 @frozen

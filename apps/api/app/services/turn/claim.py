@@ -51,10 +51,11 @@ from app.engine.summary.block import render_summary
 from app.engine.window.look_back import LOOK_BACK, of_sent
 from app.providers.registry import Model
 from app.services.limits import most_of, reserve_call
+from app.services.policies import session_policy
 from app.services.runtime import Runtime, retried
 from app.services.sessions import existing_in
 from app.services.turn.additions import Additions, add, check_outputs, draft_outputs
-from app.services.turn.gather import budget_of, layers_of, read_window, session_policy
+from app.services.turn.gather import budget_of, layers_of, read_window
 from app.services.turn.planning import count_message, pack_messages
 from app.services.turn.recall import prepare_question
 from app.services.turn.types import ClaimedTurn, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest

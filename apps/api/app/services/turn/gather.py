@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from sys import getsizeof
 
@@ -32,25 +32,17 @@ from app.engine.window.prompt import goal_text
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
-from app.services.pasts import settled_columns
-from app.services.policies import resolve_policy
+from app.services.policies import session_policy
 from app.services.process_state import WindowBytes
 from app.services.runtime import Runtime
 from app.services.sessions import session_state
 from app.services.turn.planning import computed, count_long_texts, planned
 from app.services.turn.recall import look_up, meaning_of_pins
+from app.services.turn.settled_columns import settled_columns
 from app.services.turn.window_rows import WindowRows, as_sent, counting_of, have_many_messages, with_all_counts
 
 _FEW_MESSAGES = 64
 """Messages up to which an uncached window is read row by row: that is faster than two more statements."""
-
-
-def session_policy(
-    rt: Runtime, stored: Mapping[str, object], requested: Mapping[str, object] | None = None
-) -> ContextPolicy:
-    """The deployment's defaults, overridden by the session and then by the request. Raises `InvalidRequest`."""
-    overrides = {**stored, **(requested or {})}
-    return resolve_policy(rt.guarded, overrides) if overrides else rt.guarded
 
 
 async def read_window(

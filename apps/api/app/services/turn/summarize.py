@@ -43,8 +43,9 @@ from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
 from app.engine.window.triggers import fold_behind_answer, may_fold_behind_answer
+from app.services.policies import session_policy
 from app.services.runtime import Runtime, retried
-from app.services.turn.gather import layers_of, session_policy, session_window, snapshot_of
+from app.services.turn.gather import layers_of, session_window, snapshot_of
 from app.services.turn.planning import planned
 from app.services.turn.provider_call import sum_of, total_cost
 from app.services.turn.recall import start_vectors

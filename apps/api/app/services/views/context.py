@@ -23,10 +23,11 @@ from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import goal_text, pin_text
 from app.engine.window.triggers import trigger_tokens, turns_to_next_summary
 from app.engine.window.window import lay_out
-from app.services.paging import LAST_SEQ, Page, PageRequest, between_seqs, in_order, page_of
+from app.services.paging import BY_SEQ, LAST_SEQ, Page, PageRequest, bounds_of, page_of
+from app.services.policies import session_policy
 from app.services.runtime import Runtime
 from app.services.sessions import session_state
-from app.services.turn.gather import session_policy, session_window, snapshot_of
+from app.services.turn.gather import session_window, snapshot_of
 from app.services.turn.planning import planned
 from app.services.turn.recall import meaning_of_pins
 
@@ -82,8 +83,7 @@ async def pin_figures(rt: Runtime, session: SessionRef) -> dict[str, PinFigures]
 async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[TurnPoint]:
     """The session's turns with their windows. Thresholds follow the session's current policy, overridden by that of the
     turn's own request. Raises `NotFound`, `InvalidRequest`."""
-    scope = in_order(f"timeline:{session.id}", wanted, newest_by_default=True)
-    bounds = between_seqs(scope, wanted)
+    scope, bounds = bounds_of(BY_SEQ, f"timeline:{session.id}", wanted, newest_by_default=True)
     async with rt.database.autocommit() as tx:
         state = await session_state(tx, session)
         first, newest = bounds.after + 1, min(bounds.before - 1, state.last_turn_seq)
@@ -95,11 +95,9 @@ async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -
         made = await summaries_between(tx, session.id, rows[-1]["seq"], newest) if rows else []
     oldest_first = rows[::-1]
     by_turn = _by_turn(oldest_first, made)
-    listed = rows if wanted.newest_first else oldest_first
-    found = Fetched(listed[: wanted.limit], len(listed) > wanted.limit)
-    page = page_of(scope, found, lambda row: row["seq"])
-    turns = [_turn(rt, state.policy, row, by_turn.get(row["seq"], ())) for row in page.items]
-    return Page(turns, page.next_cursor)
+    listed = (rows if wanted.newest_first else oldest_first)[: wanted.limit]
+    turns = [_turn(rt, state.policy, row, by_turn.get(row["seq"], ())) for row in listed]
+    return page_of(BY_SEQ, scope, Fetched(turns, len(rows) > wanted.limit))
 
 
 async def read_overview(

@@ -24,10 +24,11 @@ from app.engine.recall.index import Index
 from app.engine.recall.look_back_pages import handle_of, seq_of
 from app.engine.recall.terms import excerpt, query_terms, terms_of
 from app.engine.window.look_back import LookBack, Search, page_tokens
-from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor
+from app.services.paging import BY_PLACE, LAST_SEQ, Page, cursor_at, position_of
+from app.services.policies import session_policy
 from app.services.runtime import Runtime
 from app.services.sessions import LOOKED_THROUGH, session_state
-from app.services.turn.gather import budget_of, session_policy
+from app.services.turn.gather import budget_of
 from app.services.turn.recall import prepare_search, ranked, read_page, searchable
 from app.services.turn.window_rows import encoding_of
 
@@ -135,7 +136,7 @@ async def search_messages(
     finds the others.
     """
     scope = f"search:{tenant_id}"
-    before = after_place(scope, cursor) or (LAST_ID, LAST_SEQ)
+    before = position_of(BY_PLACE, scope, cursor) or BY_PLACE.last
     wanted, terms = words.lower().replace("\0", " ").split()[:MOST_QUERY_WORDS], query_terms(words)
     if not wanted:
         return Page([], None)
@@ -154,12 +155,12 @@ async def search_messages(
         found += await asyncio.to_thread(list, map(shown, page.rows))
         looked_through += len(after_seqs)
         if page.has_more:
-            place = (found[-1].session_id, found[-1].seq)
+            place = BY_PLACE.of(found[-1])
         if page.has_more or len(found) == limit or monotonic() > ends_at:
             break
     if place is None and len(sessions) > looked_through:
         place = (UUID(int=sessions[looked_through - 1][0].int - 1), LAST_SEQ)  # none of these is searched again
-    return Page(found, encode_cursor(scope, place) if place else None)
+    return Page(found, cursor_at(BY_PLACE, scope, place) if place else None)
 
 
 def _parts(sessions: Sequence[tuple[SessionId, int]]) -> Iterator[dict[SessionId, int]]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
 
 import orjson
 
@@ -19,10 +17,10 @@ from app.domain.types import JsonObject, Pin, SessionId, SessionRef, SessionStat
 from app.engine.policy.policy import ContextPolicy
 from app.engine.simulation.inputs import Setting, SimulatedModel, SimulatedSummarizer
 from app.engine.window.prompt import goal_text
-from app.services.policies import given_policy
+from app.services.policies import given_policy, session_policy
 from app.services.runtime import Runtime
 from app.services.sessions import check_alias, session_state
-from app.services.turn.gather import budget_of, layers_of, session_policy
+from app.services.turn.gather import budget_of, layers_of
 from app.services.turn.window_rows import encoding_of
 from app.services.views.simulation_job import Plan, PlannedLane, SimulationJob, counted_elsewhere
 
@@ -32,7 +30,6 @@ read while this one is computed."""
 SMALL_TURNS_DECIDED = 24
 """Turns times policies times models up to which a simulation runs in a thread (a tenth of a second)."""
 MOST_TURNS_DECIDED = 15_000
-T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called after each batch with the turns done and the turns in all."""
 
@@ -86,9 +83,13 @@ async def simulate(
         batch = await _batch(rt, session.id, 0, through_seq)
         while batch:
             done = batch[-1].seq
-            async with _meanwhile(_batch(rt, session.id, done, through_seq)) as following:
+            following = asyncio.create_task(_batch(rt, session.id, done, through_seq))
+            try:
                 await job.do(SimulationJob.feed, batch)
                 batch = await following
+            finally:  # also after an error
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
             if progress is not None:
                 progress(done, through_seq)
         async with rt.heavy.database.read_only() as tx:
@@ -101,17 +102,6 @@ async def _batch(rt: Runtime, session_id: SessionId, after_seq: int, through_seq
         return []
     async with rt.heavy.database.read_only() as tx:
         return await store.stored_turns(tx, session_id, after_seq, through_seq, limit=BATCH_TURNS)
-
-
-@asynccontextmanager
-async def _meanwhile(work: Coroutine[Any, Any, T]) -> AsyncGenerator[asyncio.Task[T]]:
-    """Runs the work as a task during the block. At the end of the block, also after an error, the task is cancelled."""
-    task = asyncio.create_task(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def _plan(

@@ -36,7 +36,7 @@ from app.engine.messages.turns import with_reasoning
 from app.engine.window.layout import counted_turn, rebuilt_row, singly
 from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.prompt_refs import RebuiltPart, SentHashes, needed_for, rebuilt_parts, regions_of
-from app.services.paging import Page, PageRequest, between_seqs, in_order, page_of
+from app.services.paging import BY_SEQ, Page, PageRequest, bounds_of, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import check_session, existing_in
 from app.tokenizers.counters import Estimator
@@ -54,12 +54,11 @@ class SentPrompt:
 
 async def list_turns(rt: Runtime, session: SessionRef, wanted: PageRequest, first_seq: int = 1) -> Page[ListedTurn]:
     """The session's turns from `first_seq` on. Raises `NotFound`, and `InvalidRequest` for a cursor of another list."""
-    scope = in_order(f"turns:{session.id}", wanted, newest_by_default=False)
-    bounds = between_seqs(scope, wanted, first_seq)
+    scope = f"turns:{session.id}"
+    scope, bounds = bounds_of(BY_SEQ, scope, wanted, newest_by_default=False, after=first_seq - 1)
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
-        found = await store.page_of_turns(tx, session.id, bounds)
-    return page_of(scope, found, lambda turn: turn.seq)
+        return page_of(BY_SEQ, scope, await store.page_of_turns(tx, session.id, bounds))
 
 
 async def get_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> TurnRecord:
@@ -166,12 +165,10 @@ async def _counting(
 
 async def list_messages(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[MessageRecord]:
     """The session's messages. Raises `NotFound`, and `InvalidRequest` for an invalid cursor."""
-    scope = in_order(f"messages:{session.id}", wanted, newest_by_default=False)
-    bounds = between_seqs(scope, wanted)
+    scope, bounds = bounds_of(BY_SEQ, f"messages:{session.id}", wanted, newest_by_default=False)
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
-        found = await page_of_messages(tx, session.id, bounds)
-    return page_of(scope, found, lambda message: message.seq)
+        return page_of(BY_SEQ, scope, await page_of_messages(tx, session.id, bounds))
 
 
 async def get_messages(rt: Runtime, session: SessionRef, ids: Sequence[UUID]) -> Page[MessageRecord]:
