@@ -178,18 +178,24 @@ def _new_fields(rt: Runtime, request: ChatRequest) -> JsonObject:
 
 
 async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:
-    """The session whose past the list begins with: itself if nothing followed the past, else a fork that ends there."""
+    """The session whose past the list begins with: itself if nothing followed the past but messages without an answer
+    that the list has too, else a fork that ends there."""
     if request.known is None or not request.known.beginnings:
         return None
     repeated_sha256 = request.request_sha256 if request.is_retry or request.session_key else None
-    turn = await rt.database.run(store.turn_of_list, tenant_id, request.known.beginnings, repeated_sha256)
+    beginnings, key = request.known.beginnings, request.session_key
+    turn = await rt.database.run(store.turn_of_list, tenant_id, beginnings, repeated_sha256, key)
     if turn is None:
         return None
     session = SessionRef(tenant_id, turn.session_id)
     again = replace(request, all_new=False, anchor=Anchor(turn.turn_id, turn.place))
     if turn.is_repeated:
         return Target(session, again)
-    if turn.is_last:
+    is_at_end = turn.is_last
+    if is_at_end and turn.is_unanswered:
+        stored = await rt.database.run(compared_messages, session, request)
+        is_at_end = goes_on(request.messages, stored, again.anchor)
+    if is_at_end:
         return Target(session, replace(again, after_turn_seq=turn.last_turn_seq))
     forked = await fork_session(rt, session, turn.turn_id, Lifetime.FOR_ANSWER)
     return in_fork(forked, tenant_id, again, None)
