@@ -77,6 +77,16 @@ def test_rounds_of_tools_go_on_in_the_session(database_url: str, tmp_path: Path)
         assert [turn["status"] for turn in at.turns(first)] == ["completed"] * 3
 
 
+def test_a_branch_with_other_outputs_of_tools_has_these_alone(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say(None, "c1"), say("Paid."), say("Open.")) as at:
+        session_id, reply = post(at, [user("Look up")], tools=TOOLS)
+        begun = [user("Look up"), reply.model_dump(exclude_none=True)]
+        paid, due = ({"role": "tool", "tool_call_id": "c1", "content": content} for content in ("paid", "due"))
+        assert post(at, [*begun, paid, user("Well?")], tools=TOOLS)[0] == session_id
+        assert post(at, [*begun, due], tools=TOOLS)[0] != session_id
+        assert [message["content"] for message in at.sent()] == ["Look up", None, "due"]
+
+
 def test_two_conversations_with_the_same_beginning_are_never_mixed(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say("Hello.")) as at:
         histories: list[list[Any]] = [[], []]

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from app.db import sessions as store
 from app.db.database import PageBounds, Transaction
+from app.db.messages import messages_of_turn
 from app.db.turns import newest_of, page_of_turns, turn_by_key, turn_numbers, turns_begun_by
 from app.domain.errors import InvalidRequest, NotFound, RetryLater, existing
 from app.domain.frozen import frozen, replace
@@ -16,7 +17,7 @@ from app.domain.responses import Lifetime
 from app.domain.types import JsonObject, Session, SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions
 from app.openai.new_messages import Anchor, goes_on, with_reply
-from app.services.archive.transfer import fork_session
+from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, compared_messages, complete_chat, divided
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session, erase_if, insert_checked, with_defaults
@@ -197,7 +198,12 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
         is_at_end = goes_on(request.messages, stored, again.anchor)
     if is_at_end:
         return Target(session, replace(again, after_turn_seq=turn.last_turn_seq))
-    forked = await fork_session(rt, session, turn.turn_id, Lifetime.FOR_ANSWER)
+    messages = await rt.database.run(messages_of_turn, session.id, turn.turn_id)
+    reply_seq = max((message.seq for message in messages if message.role == "assistant"), default=0)
+    if messages and messages[-1].seq > reply_seq > 0:  # outputs of its calls, which the list may have otherwise
+        forked = await fork_within(rt, session, turn.turn_id, reply_seq, Lifetime.FOR_ANSWER)
+    else:
+        forked = await fork_session(rt, session, turn.turn_id, Lifetime.FOR_ANSWER)
     return in_fork(forked, tenant_id, again, None)
 
 
