@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -195,7 +196,7 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
     is_at_end = turn.is_last
     if is_at_end and turn.is_unanswered:
         stored = await rt.database.run(compared_messages, session, request)
-        is_at_end = goes_on(request.messages, stored, again.anchor)
+        is_at_end = await asyncio.to_thread(goes_on, request.messages, stored, again.anchor)  # a list may be long
     if is_at_end:
         return Target(session, replace(again, after_turn_seq=turn.last_turn_seq))
     messages = await rt.database.run(messages_of_turn, session.id, turn.turn_id)
