@@ -53,6 +53,19 @@ def test_an_export_is_a_session_again_and_goes_on(client: httpx.Client) -> None:
     assert post_turn(client, made["id"], "Three")["seq"] == 3
 
 
+def test_a_summary_up_to_a_turn_whose_reply_was_removed_is_imported_again(client: httpx.Client) -> None:
+    source = new_session(client)
+    for number in range(7):
+        post_turn(client, source, f"{number}. The port of service {number} is {8000 + number}, as agreed. " * 20)
+    items = f"/v1/conversations/conv_{source.replace('-', '')}/items"
+    for item in client.get(f"{items}?order=asc").json()["data"][1::2]:
+        assert client.delete(f"{items}/{item['id']}").status_code == 200
+    assert client.post(f"/v1/sessions/{source}/summaries").status_code == 201
+    made = client.post(IMPORT, json=export(client, source))
+    assert made.status_code == 201, made.text
+    assert post_turn(client, made.json()["id"], "And now?")["status"] == "completed"
+
+
 def test_a_turn_that_ended_with_results_of_tools_is_imported_again(client: httpx.Client) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "final_answer", "arguments": "{}"}}
     messages = [

@@ -77,6 +77,16 @@ def test_rounds_of_tools_go_on_in_the_session(database_url: str, tmp_path: Path)
         assert [turn["status"] for turn in at.turns(first)] == ["completed"] * 3
 
 
+def test_a_branch_with_other_outputs_of_tools_has_these_alone(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say(None, "c1"), say("Paid."), say("Open.")) as at:
+        session_id, reply = post(at, [user("Look up")], tools=TOOLS)
+        begun = [user("Look up"), reply.model_dump(exclude_none=True)]
+        paid, due = ({"role": "tool", "tool_call_id": "c1", "content": content} for content in ("paid", "due"))
+        assert post(at, [*begun, paid, user("Well?")], tools=TOOLS)[0] == session_id
+        assert post(at, [*begun, due], tools=TOOLS)[0] != session_id
+        assert [message["content"] for message in at.sent()] == ["Look up", None, "due"]
+
+
 def test_two_conversations_with_the_same_beginning_are_never_mixed(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say("Hello.")) as at:
         histories: list[list[Any]] = [[], []]
@@ -170,6 +180,20 @@ def test_a_retry_of_what_was_answered_is_answered_again(database_url: str, tmp_p
         assert len(at.model.seen) == 3
 
 
+def test_a_retry_is_not_answered_behind_what_followed_the_same_request_elsewhere(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say("Hello."), say("Where?"), say("Noted."), say("Here.")) as at:
+        history = [user("Hi"), {"role": "assistant", "content": "Hello."}]
+        asked = [*history, user("Help")]
+        talk(at, [], "Hi")
+        session_id, reply = post(at, asked)
+        assert talk(at, [*asked, reply], "My card is 4000.") == [session_id]
+        branch, _ = post(at, asked, extra_headers={"X-Stainless-Retry-Count": "1"})
+        assert branch != session_id
+        assert at.sent() == asked
+
+
 def test_a_retry_of_the_first_message_is_answered_in_the_session_that_it_made(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -199,6 +223,30 @@ def test_a_turn_that_failed_is_run_again_in_its_session(database_url: str, tmp_p
             post(at, [*history, user("More")])
         assert talk(at, history, "More") == [session_id]
         assert [turn["status"] for turn in at.turns(session_id)] == ["completed", "completed"]
+
+
+def test_a_message_that_failed_is_not_sent_for_a_list_without_it(database_url: str, tmp_path: Path) -> None:
+    """It may be another person's with the same beginning, or the one that the provider refuses."""
+    refused = Answer({"error": {"message": "no"}}, status=400)
+    script = (say("Hello."), refused, say("Fine."), refused, say("Both."), say("Mine."))
+    with chat_service(database_url, tmp_path, *script) as at:
+        (session_id,) = talk(at, [], "Hi")
+        history = [user("Hi"), {"role": "assistant", "content": "Hello."}]
+        mine = [*history, user("My card is 4000.")]
+        with pytest.raises(openai.BadRequestError):
+            post(at, mine)
+        (branch,) = talk(at, [*history], "Which cards do you take?")
+        history += [user("Which cards do you take?")]
+        assert at.sent() == history
+        assert [turn["user_input"] for turn in at.turns(branch)] == ["Hi", "Which cards do you take?"]
+        history += [{"role": "assistant", "content": "Fine."}, user("Amex?")]
+        with pytest.raises(openai.BadRequestError):
+            post(at, history)
+        history.append(user("Visa?"))
+        assert post(at, history)[0] == branch, "the message that failed is in the list"
+        assert at.sent() == history
+        assert post(at, mine)[0] == session_id
+        assert at.sent() == mine
 
 
 def test_recognition_is_turned_off_for_a_request_and_for_a_deployment(database_url: str, tmp_path: Path) -> None:

@@ -95,6 +95,18 @@ def test_a_session_that_is_not_there_is_not_simulated(client: httpx.Client) -> N
     assert_problem(client.post(f"/v1/sessions/{uuid4()}/simulate"), 404, "session_not_found")
 
 
+@pytest.mark.parametrize("withdrawn", [slice(0, 2), slice(2, 4), slice(4, 6), slice(0, 6), slice(0, 6, 2)])
+def test_turns_of_which_messages_were_removed_are_simulated(client: httpx.Client, sid: str, withdrawn: slice) -> None:
+    items = f"/v1/conversations/conv_{sid.replace('-', '')}/items"
+    for item in client.get(f"{items}?order=asc").json()["data"][withdrawn]:
+        assert client.delete(f"{items}/{item['id']}").status_code == 200
+    policies = ["guarded", "rolling", "turn_atomic", {"summarize_when": "both"}]
+    simulated = client.post(f"/v1/sessions/{sid}/simulate", json={"policies": policies})
+    assert simulated.status_code == 200, simulated.text
+    for policy in simulated.json()["policies"]:
+        assert [turn["seq"] for turn in policy["per_turn"]] == [1, 2, 3]
+
+
 def test_every_preset_is_listed_with_every_field_and_can_be_posted_as_it_stands(client: httpx.Client) -> None:
     listed: dict[str, Any] = client.get("/v1/policies").json()
     names = [preset["name"] for preset in listed["presets"]]

@@ -287,6 +287,31 @@ def test_a_list_goes_on_where_the_newest_turn_has_no_reply_yet() -> None:
     assert goes_on(listed("u2"), stored("u1 a1", "u2"))
 
 
+def test_other_outputs_of_a_turn_without_an_answer_are_new_also_before_a_message() -> None:
+    news = new_messages(listed("u1", "cx", "tx=2", "u2"), stored("u1 cx tx"))
+    assert news is not None
+    assert [(message.role, message.content) for message in news] == [
+        ("user", "u1"),
+        ("assistant", None),
+        ("tool", "2"),
+        ("user", "u2"),
+    ]
+
+
+@pytest.mark.parametrize("sent", ["u1 a1 u2", "u1 a1 u2 u3"])
+def test_a_list_with_the_message_that_got_no_answer_goes_on(sent: str) -> None:
+    assert goes_on(listed(*sent.split()), stored("u1 a1", "u2"), Anchor(TurnId(UUID(int=0)), 0))
+
+
+@pytest.mark.parametrize(
+    ("sent", "unanswered"),
+    [("u1 a1 u3", "u2"), ("u1 a1", "u2"), ("u1 a1 u2 cx tx=2", "u2 cx tx"), ("u1 a1 u3", "u2 cx tx")],
+)
+def test_a_list_without_what_got_no_answer_does_not_go_on(sent: str, unanswered: str) -> None:
+    assert not goes_on(listed(*sent.split()), stored("u1 a1", unanswered), Anchor(TurnId(UUID(int=0)), 0))
+    assert not goes_on(listed(*sent.split()), stored("u1 a1", unanswered))
+
+
 BREAKS = ("\n", "\r\n", "\v", "\x85", "\u2028")
 
 

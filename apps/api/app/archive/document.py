@@ -167,7 +167,7 @@ def _wrong_for_role(message: JsonObject, callable_ids: set[str]) -> Iterable[str
 
 def _faults_of_summaries(document: Mapping[str, Any], turn_seqs: Mapping[str, int]) -> Faults:
     places: dict[str, int] = {message["id"]: at for at, message in enumerate(document["messages"])}
-    turn_ends = set({message["turn_id"]: at for at, message in enumerate(document["messages"])}.values())
+    turn_ends = set(_turn_ends(document["messages"]))
     ends: dict[str, int] = {}
     active: list[int] = []
     for at, summary in enumerate(document["summaries"]):
@@ -189,6 +189,16 @@ def _faults_of_summaries(document: Mapping[str, Any], turn_seqs: Mapping[str, in
         active += [at] if summary["status"] == "active" else []
     for at in active[1:]:
         yield f"summaries.{at}.status", "Another summary is the active one."
+
+
+def _turn_ends(messages: Sequence[JsonObject]) -> Iterator[int]:
+    """The places at which a summary may end: the last of each turn, also without messages that are withdrawn."""
+    ends = False
+    for at in range(len(messages) - 1, -1, -1):
+        after = messages[at + 1] if at + 1 < len(messages) else None
+        ends = after is None or after["turn_id"] != messages[at]["turn_id"] or (ends and after.get("withdrawn", False))
+        if ends:
+            yield at
 
 
 def _faults_of_blocks(document: Mapping[str, Any]) -> Faults:

@@ -214,10 +214,15 @@ _LATER = """
     WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('running', 'awaiting_tools', 'completed')
 """
 _BY_LIST = sql(f"""
-    SELECT t.session_id, t.id AS turn_id, s.last_turn_seq, NOT EXISTS ({_LATER}) AS is_last,
+    SELECT t.session_id, t.id AS turn_id, s.last_turn_seq, NOT EXISTS ({_LATER}) AS is_last, EXISTS (
+            SELECT FROM turns n
+            WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('failed', 'cancelled')
+        ) AS is_unanswered,
         array_position(:digests, t.conversation_sha256) - 1 AS place,
         CAST(:request_sha256 AS text) IS NOT NULL
-            AND EXISTS ({_LATER} AND n.request_sha256 = :request_sha256) AS is_repeated
+            AND EXISTS (
+                {_LATER} AND n.request_sha256 = :request_sha256
+                    AND (n.seq = s.last_turn_seq OR n.idempotency_key = :idempotency_key)) AS is_repeated
     FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.conversation_sha256 = ANY(:digests) AND s.tenant_id = :tenant_id
         AND (s.{_FOR_ANSWER}) IS NOT TRUE AND t.status IN ('completed', 'awaiting_tools')
@@ -230,23 +235,33 @@ _BY_LIST = sql(f"""
 @frozen
 class KnownTurn:
     """The newest turn that a list of messages continues, and the `place` of its digest among those of the list.
-    `is_last` is false where its session already has later turns; `is_repeated` is true where one of them came from the
-    same request."""
+    `is_last` is false where its session already has later turns; `is_repeated` is true where the last of them, or the
+    one with its key, came from the same request. With `is_unanswered` a later one failed or was cancelled."""
 
     session_id: SessionId
     turn_id: TurnId
     last_turn_seq: int
     is_last: bool
+    is_unanswered: bool
     is_repeated: bool
     place: int
 
 
 async def turn_of_list(
-    tx: Transaction, tenant_id: TenantId, digests: Sequence[bytes], request_sha256: str | None
+    tx: Transaction,
+    tenant_id: TenantId,
+    digests: Sequence[bytes],
+    request_sha256: str | None,
+    idempotency_key: str | None = None,
 ) -> KnownTurn | None:
     """The tenant's turn with the first of these digests that any has. `request_sha256` is that of a possible retry."""
     return await tx.fetch_record(
-        KnownTurn, _BY_LIST, tenant_id=tenant_id, digests=list(digests), request_sha256=request_sha256
+        KnownTurn,
+        _BY_LIST,
+        tenant_id=tenant_id,
+        digests=list(digests),
+        request_sha256=request_sha256,
+        idempotency_key=idempotency_key,
     )
 
 

@@ -79,30 +79,27 @@ def new_messages(
     """The messages that the session does not have; None if the list requests the newest turn again. `stored` has the
     session's newest messages by time, without those of rejected turns. Calls that are answered otherwise than before
     begin a branch, which is a turn of its own: the stored messages of their turn up to them are before the outputs."""
-    first, known = (anchor and _after_turn(messages, stored, anchor)) or _after_anchor(messages, stored)
-    tail = messages[first:]
-    outputs, known_outputs = _outputs_by_call(tail), _outputs_by_call(known)
-    at = taken = len(outputs) if outputs == known_outputs else 0
-    while taken < len(known) and (span := _span(tail[at:], known[taken])):
-        at += span
-        taken += 1
+    tail, known = _after_common(messages, stored, anchor)
+    at, taken = _repeated(tail, known)
     if at == len(tail) and at:
         unseen = known[taken:]
         # Its reply is stored already, or it has none. Further back in the past it is a branch, and therefore new.
         if not unseen or (unseen[0].role == "assistant" and unseen[0].turn_id == stored[-1].turn_id):
             return None
         at = 0
-    if at or not outputs or outputs.keys() != known_outputs.keys():
+    outputs = _outputs_by_call(tail)
+    if at or not outputs or outputs.keys() != _outputs_by_call(known).keys():
         return tuple(tail[at:])
     before = [message for message in stored[: len(stored) - len(known)] if message.turn_id == known[0].turn_id]
     return (*(IncomingMessage.of_stored(tail[0].place, message) for message in before), *tail)
 
 
-def goes_on(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> bool:
-    """Whether a list continues after the newest reply of the session, or repeats the messages that it answered."""
-    first, known = _after_anchor(messages, stored)
-    is_anchored = first > 0 and all(message.role != "assistant" for message in known)
-    return is_anchored or new_messages(messages, stored) is None
+def goes_on(messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None = None) -> bool:
+    """Whether a list has the newest reply of the session with all that got no answer after it, or repeats the messages
+    that it answered."""
+    tail, known = _after_common(messages, stored, anchor)
+    is_whole = len(tail) < len(messages) and _repeated(tail, known)[1] == len(known)
+    return is_whole or new_messages(messages, stored, anchor) is None
 
 
 def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
@@ -143,6 +140,24 @@ def _outputs_first(
     return tuple(messages[:led]), tuple(messages[led:])
 
 
+def _after_common(
+    messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None
+) -> tuple[Sequence[IncomingMessage], Sequence[Message]]:
+    """The messages of the list that may be new, and the stored messages that these may repeat."""
+    first, known = (anchor and _after_turn(messages, stored, anchor)) or _after_anchor(messages, stored)
+    return messages[first:], known
+
+
+def _repeated(tail: Sequence[IncomingMessage], known: Sequence[Message]) -> tuple[int, int]:
+    """How many messages at the start of `tail` are stored, and as how many of `known`."""
+    outputs = _outputs_by_call(tail)
+    at = taken = len(outputs) if outputs == _outputs_by_call(known) else 0
+    while taken < len(known) and (span := _span(tail[at:], known[taken])):
+        at += span
+        taken += 1
+    return at, taken
+
+
 def _after_turn(
     messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor
 ) -> tuple[int, Sequence[Message]] | None:
@@ -158,8 +173,11 @@ def _after_turn(
 def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:
     """Return the index from which messages of the list may be new, and the stored messages that these may repeat."""
     ours, theirs = [_key(message) for message in stored], [_key(message) for message in messages]
+    replied = next((place for place in range(len(stored) - 1, -1, -1) if stored[place].role == "assistant"), -1)
     if 0 < len(ours) < len(theirs) and theirs[: len(ours)] == ours:
-        return len(ours), ()  # what follows may read like earlier messages, but was answered elsewhere
+        outputs = _outputs_by_call(messages[replied + 1 : len(ours)])
+        if outputs == _outputs_by_call(stored[replied + 1 :]):
+            return len(ours), ()  # what follows may read like earlier messages, but was answered elsewhere
     exact, by_previous = _places(stored, ours)
     for at in range(len(messages) - 1, -1, -1):
         if messages[at].role != "assistant":
@@ -176,7 +194,6 @@ def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]
         place = len(ours) - 1 - ours[::-1].index(theirs[0])
         return 0, stored[next((at for at in range(place, 0, -1) if stored[at - 1].role != "tool"), 0) :]
     # No common message: the whole list is new, unless it repeats the last input, which has no answer.
-    replied = next((place for place in range(len(stored) - 1, -1, -1) if stored[place].role == "assistant"), -1)
     return 0, stored[replied + 1 :]
 
 

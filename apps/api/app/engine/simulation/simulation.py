@@ -270,6 +270,9 @@ class Simulation:
         return self._summary
 
     def _settle(self, past: PastTurn, turn: CountedTurn) -> None:
+        self._completed += turn.turn.status is TurnStatus.COMPLETED
+        if not turn.turn.messages:  # they were all withdrawn
+            return
         older = [self._unresolved] if self._unresolved else []
         self._unresolved = past if turn.latest.unresolved else None
         if self._unresolved is None:
@@ -279,7 +282,6 @@ class Simulation:
             pieces = {version.turn.seq: version.older_pieces for version in versions}
             self._pasts[key] = of_model.extended([version.older for version in versions], pieces)
             self._user_tokens[key] += past.versions[key].user_tokens
-        self._completed += turn.turn.status is TurnStatus.COMPLETED
         if self.setting.policy.recall.enabled:
             self._settled |= dict.fromkeys((message.seq for message in turn.turn.messages), past)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -9,6 +10,7 @@ from uuid import UUID
 
 from app.db import sessions as store
 from app.db.database import PageBounds, Transaction
+from app.db.messages import messages_of_turn
 from app.db.turns import newest_of, page_of_turns, turn_by_key, turn_numbers, turns_begun_by
 from app.domain.errors import InvalidRequest, NotFound, RetryLater, existing
 from app.domain.frozen import frozen, replace
@@ -16,7 +18,7 @@ from app.domain.responses import Lifetime
 from app.domain.types import JsonObject, Session, SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions
 from app.openai.new_messages import Anchor, goes_on, with_reply
-from app.services.archive.transfer import fork_session
+from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, compared_messages, complete_chat, divided
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session, erase_if, insert_checked, with_defaults
@@ -178,20 +180,31 @@ def _new_fields(rt: Runtime, request: ChatRequest) -> JsonObject:
 
 
 async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:
-    """The session whose past the list begins with: itself if nothing followed the past, else a fork that ends there."""
+    """The session whose past the list begins with: itself if nothing followed the past but messages without an answer
+    that the list has too, else a fork that ends there."""
     if request.known is None or not request.known.beginnings:
         return None
     repeated_sha256 = request.request_sha256 if request.is_retry or request.session_key else None
-    turn = await rt.database.run(store.turn_of_list, tenant_id, request.known.beginnings, repeated_sha256)
+    beginnings, key = request.known.beginnings, request.session_key
+    turn = await rt.database.run(store.turn_of_list, tenant_id, beginnings, repeated_sha256, key)
     if turn is None:
         return None
     session = SessionRef(tenant_id, turn.session_id)
     again = replace(request, all_new=False, anchor=Anchor(turn.turn_id, turn.place))
     if turn.is_repeated:
         return Target(session, again)
-    if turn.is_last:
+    is_at_end = turn.is_last
+    if is_at_end and turn.is_unanswered:
+        stored = await rt.database.run(compared_messages, session, request)
+        is_at_end = await asyncio.to_thread(goes_on, request.messages, stored, again.anchor)  # a list may be long
+    if is_at_end:
         return Target(session, replace(again, after_turn_seq=turn.last_turn_seq))
-    forked = await fork_session(rt, session, turn.turn_id, Lifetime.FOR_ANSWER)
+    messages = await rt.database.run(messages_of_turn, session.id, turn.turn_id)
+    reply_seq = max((message.seq for message in messages if message.role == "assistant"), default=0)
+    if messages and messages[-1].seq > reply_seq > 0:  # outputs of its calls, which the list may have otherwise
+        forked = await fork_within(rt, session, turn.turn_id, reply_seq, Lifetime.FOR_ANSWER)
+    else:
+        forked = await fork_session(rt, session, turn.turn_id, Lifetime.FOR_ANSWER)
     return in_fork(forked, tenant_id, again, None)
 
 
