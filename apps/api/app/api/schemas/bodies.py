@@ -24,26 +24,10 @@ _OF_A_KEY = "[key]"
 DEEPEST = 64
 MOST_VALUES = 100_000
 _INT64 = 2**63
-_TEXTS: Final = frozenset(
-    [
-        "arguments",
-        "content",
-        "context",
-        "data",
-        "input",
-        "instructions",
-        "output",
-        "prompt",
-        "reasoning",
-        "reasoning_content",
-        "refusal",
-        "summary_text",
-        "system",
-        "text",
-        "thinking",
-        "title",
-    ]
-)
+_TEXTS: Final = frozenset((
+    "arguments", "content", "context", "data", "input", "instructions", "output", "prompt", "reasoning",
+    "reasoning_content", "refusal", "summary_text", "system", "text", "thinking", "title",
+))  # fmt: skip
 """The members that hold what people, tools and models have written, in all forms of a message."""
 _CALL_INPUTS: Final = frozenset({"action", "input"})
 """The members whose objects a model has written: the inputs of its calls."""
