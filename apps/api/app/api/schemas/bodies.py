@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
 import orjson
@@ -62,7 +62,9 @@ def parse_body(raw: bytes, most_values: int = MOST_VALUES) -> Any:
             reason = f"The body is not valid JSON: {error.msg} at character {error.pos}."
             raise InvalidRequest(reason, ("body",)) from None
     _check(value, raw)
-    return _storable(value) if b"\\u0000" in raw else value
+    if b"\\u0000" in raw:
+        _replace_nul([value])
+    return value
 
 
 def parse_object(raw: bytes, most_values: int = MOST_VALUES) -> dict[str, Any]:
@@ -120,24 +122,23 @@ def _nul_for_half(half: re.Match[bytes]) -> bytes:
     return half[0] if (half.start() - before) % 2 else rb"\u0000"
 
 
-def _storable(value: Any, *, is_text: bool = False, is_input: bool = False) -> Any:
-    """The value with U+FFFD for each NUL in the members `_TEXTS` and in the inputs of calls. Recursive, but no deeper
-    than `DEEPEST`. Raises `InvalidRequest` for a NUL elsewhere."""
-    if isinstance(value, list):
-        return [_storable(each, is_text=is_text, is_input=is_input) for each in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        stored: dict[str, Any] = {}
-        for name, each in cast("dict[str, Any]", value).items():
-            within = is_input or (name in _CALL_INPUTS and isinstance(each, dict))
-            stored[_storable(name)] = _storable(each, is_text=within or name in _TEXTS, is_input=within)
-        return stored
-    if not isinstance(value, str) or "\0" not in value:
-        return value
-    if is_text:
-        return value.replace("\0", "\ufffd")
-    raise InvalidRequest(
-        "A key, a name or an id has a NUL character or half a surrogate pair, which cannot be stored.", ("body",)
-    )
+def _replace_nul(value: dict[str, Any] | list[Any], *, is_text: bool = False, is_input: bool = False) -> None:
+    """Replaces NUL by U+FFFD, in place: in the members `_TEXTS` of an object, in a list that `is_text`, and in all of a
+    call's input. Recursive, but no deeper than `DEEPEST`. Raises `InvalidRequest` for a NUL elsewhere."""
+    names = value.keys() if isinstance(value, dict) else ()
+    is_refused = any("\0" in name for name in names)
+    for at, each in cast("Iterable[tuple[Any, Any]]", value.items() if isinstance(value, dict) else enumerate(value)):
+        if isinstance(each, str) and "\0" in each:
+            value[at] = each.replace("\0", "\ufffd")
+            is_refused = is_refused or not (is_input or (at in _TEXTS if names else is_text))
+        elif isinstance(each, list):
+            _replace_nul(cast("list[Any]", each), is_text=at in _TEXTS if names else is_text, is_input=is_input)
+        elif isinstance(each, dict):
+            _replace_nul(cast("dict[str, Any]", each), is_input=is_input or at in _CALL_INPUTS)
+    if is_refused:
+        raise InvalidRequest(
+            "A key, a name or an id has a NUL character or half a surrogate pair, which cannot be stored.", ("body",)
+        )
 
 
 def _refuse_huge_integer(digits: str) -> int:
