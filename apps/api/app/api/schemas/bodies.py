@@ -137,7 +137,8 @@ def _replace_nul(value: dict[str, Any] | list[Any], *, is_text: bool = False, is
             _replace_nul(cast("dict[str, Any]", each), is_input=is_input or at in _CALL_INPUTS)
     if is_refused:
         raise InvalidRequest(
-            "A key, a name or an id has a NUL character or half a surrogate pair, which cannot be stored.", ("body",)
+            "The body has a NUL character or half a surrogate pair outside of text, where it cannot be replaced.",
+            ("body",),
         )
 
 
