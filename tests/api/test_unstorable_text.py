@@ -4,8 +4,9 @@ text within an emoji, goes on all the same, also when it resends its history."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -135,3 +136,97 @@ def test_a_key_a_name_and_an_id_are_refused(client: httpx.Client, path: str, bod
     answer = client.post(path, content=content, headers={"content-type": "application/json"})
     assert answer.status_code in (400, 422)
     assert "has a NUL character or half a surrogate pair outside of text" in answer.text
+
+
+SPOILED: list[tuple[str, Any]] = [
+    ("/v1/sessions", {"metadata": {"input": {"a": "b"}, "content": ["c", {"k": "y"}]}, "instructions": "i"}),
+    (
+        "/v1/chat/completions",
+        {
+            "model": "offline",
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "t", "more": "m"}], "name": "Anna"},
+                {"role": "assistant", "content": "b", "reasoning_content": "r", "tool_calls": CALLS},
+                {
+                    "role": "tool",
+                    "content": [{"type": "file", "file": {"filename": "f", "content": "c"}}],
+                    "tool_call_id": "c1",
+                },
+            ],
+            "tools": [*TOOLS, {"type": "custom", "custom": {"name": "g", "description": "d"}}],
+            "metadata": {"text": "o"},
+            "chat_template_kwargs": {"text": "a", "b": "c"},
+        },
+    ),
+    (
+        "/v1/messages",
+        {
+            "model": "offline",
+            "max_tokens": 50,
+            "system": [{"type": "text", "text": "s"}],
+            "messages": [
+                user(
+                    {
+                        "type": "document",
+                        "source": {"type": "text", "media_type": "text/plain", "data": "d"},
+                        "title": "t",
+                    }
+                ),
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "t", "signature": "s"},
+                        {"type": "tool_use", "id": "c", "name": "look_up", "input": {"k": {"l": ["v"]}}},
+                    ],
+                },
+                user(result("c")),
+            ],
+            "tools": MESSAGES_TOOLS,
+        },
+    ),
+    (
+        "/v1/responses",
+        {
+            "model": "offline",
+            "input": [
+                {"role": "developer", "content": "d"},
+                {"type": "reasoning", "content": [{"text": "r"}], "encrypted_content": "e"},
+                {"type": "local_shell_call", "call_id": "e", "action": {"command": ["ls"], "env": {"A": "b"}}},
+                {"type": "local_shell_call_output", "id": "e", "output": "o"},
+            ],
+            "tools": [{"type": "custom", "name": "g", "format": {"type": "grammar", "syntax": "s", "definition": "d"}}],
+            "text": {"format": {"type": "json_schema", "name": "n", "schema": {"text": "x"}}},
+            "metadata": {"text": "w"},
+            "user": "u",
+        },
+    ),
+]
+
+
+def spoiled(body: Any) -> Iterator[object]:
+    """Copies of the body with a NUL in one key or text each."""
+    if isinstance(body, str):
+        yield f"{body}\0"
+    elif isinstance(body, list):
+        items = cast("list[Any]", body)
+        for at, item in enumerate(items):
+            yield from ([*items[:at], each, *items[at + 1 :]] for each in spoiled(item))
+    elif isinstance(body, dict):
+        members = cast("dict[str, Any]", body)
+        for name, member in members.items():
+            yield {**members, f"{name}\0": member}
+            yield from ({**members, name: each} for each in spoiled(member))
+
+
+@pytest.mark.parametrize(("path", "body"), SPOILED, ids=[path for path, _ in SPOILED])
+def test_a_nul_at_any_place_of_a_body_is_replaced_or_refused(client: httpx.Client, path: str, body: Any) -> None:
+    assert post(client, path, body).is_success
+    statuses: list[int] = []
+    for each in spoiled(body):
+        answer = post(client, path, each)
+        assert answer.status_code < 500, (each, answer.text)
+        statuses.append(answer.status_code)
+    assert {200, 400} <= set(statuses) or {201, 422} <= set(statuses)
+    for session in client.get("/v1/sessions", params={"limit": 200}).json()["items"]:
+        for tail in ("", "/messages", "/turns", "/export"):
+            assert client.get(f"/v1/sessions/{session['id']}{tail}").is_success

@@ -25,7 +25,7 @@ DEEPEST = 64
 MOST_VALUES = 100_000
 _INT64 = 2**63
 _TEXTS: Final = frozenset((
-    "arguments", "content", "context", "data", "input", "instructions", "output", "prompt", "reasoning",
+    "arguments", "content", "context", "data", "filename", "input", "instructions", "output", "prompt", "reasoning",
     "reasoning_content", "refusal", "summary_text", "system", "text", "thinking", "title",
 ))  # fmt: skip
 """The members that hold what people, tools and models have written, in all forms of a message."""
