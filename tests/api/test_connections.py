@@ -241,6 +241,16 @@ def test_a_client_that_does_not_read_its_answer_is_let_go_and_one_that_reads_slo
         assert len(everything(deaf)) < size
 
 
+def test_a_process_takes_the_descriptors_that_its_connections_need(database_url: str, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with serving(tmp_path, database_url, PLIMSOLL_MAX_CONNECTIONS="300") as (_, pid):
+            assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (600, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @contextmanager
 def _descriptors(count: int) -> Generator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from app.commands.resources import read_settings
 from app.core.config import Settings
+from app.domain.errors import OperatorError
 
 
 def test_an_empty_path_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +32,36 @@ def test_the_address_that_kubernetes_gives_pods_beside_a_service_called_plimsoll
     monkeypatch.setenv("PLIMSOLL_PORT", "tcp")
     with pytest.raises(ValueError, match="valid integer"):
         Settings(_env_file=None)  # type: ignore[call-arg] # known to pydantic-settings
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("PLIMSOLL_DATABASE_URL", "DATABASE_URL"),
+        ("PLIMSOLL_WORKER", "PLIMSOLL_WORKERS"),
+        ("CONTEXT_PROTECTED_TURN", "CONTEXT_PROTECTED_TURNS"),
+        ("plimsoll_loglevel", "PLIMSOLL_LOG_LEVEL"),
+    ],
+)
+@pytest.mark.parametrize("from_file", [False, True])
+def test_a_misspelled_setting_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, meant: str, *, from_file: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if from_file:
+        (tmp_path / ".env").write_text(f"# of this host\n{variable}=a value\n")
+    else:
+        monkeypatch.setenv(variable, "a value")
+    place = r" \(\.env, line 2\)" if from_file else ""
+    with pytest.raises(OperatorError, match=f"^{variable}{place} is not a setting: the name is {meant}$"):
+        read_settings()
+
+
+def test_variables_that_others_set_beside_the_service_are_let_through(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "PORT_8000_TCP", "PORT_8000_TCP_ADDR", "API_KEY", "URL"):
+        monkeypatch.setenv(f"PLIMSOLL_{name}", "tcp://10.96.0.10:80")
+    monkeypatch.setenv("CONTEXT_WINDOW", "1")
+    assert read_settings().port == 8000

@@ -11,7 +11,19 @@ from functools import partial
 from typing import Any, Final
 
 from .server import Answer, Raw, Step, Stream
-from .wires import ANTHROPIC, CHAT_USAGE, MESSAGE_USAGE, OPENAI, ModelReply, Wire, block_events, event, message_event
+from .wires import (
+    ANTHROPIC,
+    CHAT_USAGE,
+    MESSAGE_USAGE,
+    OPENAI,
+    RESPONSES,
+    ModelReply,
+    Wire,
+    block_events,
+    event,
+    message_event,
+    response_event,
+)
 
 _PACKET_BYTES: Final = 64 * 1024
 _GIB: Final = 2**30
@@ -258,6 +270,64 @@ def _deep_input() -> Answer:
     return Answer(whole.encode().replace(b'"DEEP"', _nested(900, '{"a":', "}")))
 
 
+# --- responses --------------------------------------------------------------------------------------------------------
+
+
+def _response(items: list[dict[str, Any]], **fields: Any) -> Answer:
+    return Answer(RESPONSES.answer(ModelReply()) | {"output": items} | fields)
+
+
+def _function_call(position: int = 0, **fields: Any) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": f"call_{position}", "name": "look", "arguments": "{}"} | fields
+
+
+def _of_deltas(kind: str, piece: str, times: int) -> Stream:
+    delta = response_event(f"{kind}.delta", output_index=0, delta=piece)
+    return Stream(Repeated(delta, times, tuple(RESPONSES.begin()), tuple(RESPONSES.end(ModelReply()))))
+
+
+def _done(*items: dict[str, Any]) -> Stream:
+    events = [response_event("output_item.done", output_index=at, item=item) for at, item in enumerate(items)]
+    return Stream((*RESPONSES.begin(), b"".join(events), *RESPONSES.end(ModelReply())))
+
+
+def _response_kinds() -> Iterator[tuple[str, bool, Callable[[], Step], str | None]]:
+    part = {"type": "output_text", "text": "x"}
+    yield "190,000 calls", False, lambda: _response([_function_call(at) for at in range(190_000)]), BROKEN
+    yield "129 calls", False, lambda: _response([_function_call(at) for at in range(129)]), BROKEN
+    yield "20,000 items", False, lambda: _response([{"type": "other"}] * 20_000), BROKEN
+    yield "20,000 parts", False, lambda: _response([{"type": "message", "content": [part] * 20_000}]), BROKEN
+    yield "a name of 1 MB", False, lambda: _response([_function_call(name="n" * 2**20)]), BROKEN
+    yield "items that are none", False, lambda: _response([3, None, [], "x", {"type": []}]), None  # type: ignore[list-item]
+    yield "a model of 1 MB", False, lambda: _response([], model="m" * 2**20), None
+    yield "usage below zero", False, lambda: _response([], usage={"input_tokens": -5, "output_tokens": 10**400}), None
+    yield "a status that is none", False, lambda: _response([], status=[1], incomplete_details=7), None
+    yield "500,000 deltas", True, partial(_of_deltas, "output_text", "x", 500_000), BROKEN
+    yield "500,000 thoughts", True, partial(_of_deltas, "reasoning_summary_text", "x", 500_000), BROKEN
+    yield "text of 16 MiB", True, partial(_of_deltas, "output_text", "word " * 10_000, 330), BROKEN
+    yield "arguments of 16 MiB", True, partial(_of_deltas, "function_call_arguments", "[" * 50_000, 330), BROKEN
+    yield "190,000 calls", True, lambda: _done(*[_function_call(at) for at in range(190_000)]), BROKEN
+    yield (
+        "reasoning of 8 MiB",
+        True,
+        lambda: _done(*[{"type": "reasoning", "encrypted_content": "x" * 2**19}] * 16),
+        BROKEN,
+    )
+    yield (
+        "indexes that are none",
+        True,
+        lambda: Stream(
+            (
+                *RESPONSES.begin(),
+                *(response_event("output_text.delta", output_index=index, delta="x") for index in _INDEXES),
+                *RESPONSES.end(ModelReply()),
+            )
+        ),
+        None,
+    )
+    yield "an event nested deep", True, lambda: Stream((b'data: {"type": %b}\n\n' % _nested(900),)), BROKEN
+
+
 # --- either wire ----------------------------------------------------------------------------------------------------
 
 
@@ -324,10 +394,14 @@ _LATE: Final = frozenset(
 
 def _all() -> Iterable[Hostile]:
     for wire, own in ((OPENAI, _chat_kinds), (ANTHROPIC, _message_kinds)):
-        for name, stream, build, code in (*_any_kinds(wire), *own()):
-            yield Hostile(
-                f"{wire.name}, {'streamed' if stream else 'whole'}: {name}", wire, stream, build, code, name in _LATE
-            )
+        yield from _hostile(wire, (*_any_kinds(wire), *own()))
+    yield from _hostile(RESPONSES, _response_kinds())
+
+
+def _hostile(wire: Wire, kinds: Iterable[tuple[str, bool, Callable[[], Step], str | None]]) -> Iterable[Hostile]:
+    for name, stream, build, code in kinds:
+        title = f"{wire.name}, {'streamed' if stream else 'whole'}: {name}"
+        yield Hostile(title, wire, stream, build, code, name in _LATE)
 
 
 HOSTILE: Final = tuple(_all())

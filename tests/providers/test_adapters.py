@@ -28,7 +28,7 @@ from app.providers.offline import OfflineProvider
 
 from .asking import settled
 from .server import Answer, Raw, Reset, ScriptedServer, Step, Stream, serving
-from .wires import ANTHROPIC, OPENAI, SECRET, ModelReply, Waits, Wire, event
+from .wires import ANTHROPIC, OPENAI, RESPONSES, SECRET, ModelReply, Waits, Wire, event
 
 PROMPT = "the private prompt"
 SUMMARY = {
@@ -94,11 +94,12 @@ async def failure_of(way: Way, *script: Step, hits: int, **endpoint: Any) -> Pro
     return raised.value
 
 
-WAYS = [Way(wire, streamed) for wire in (OPENAI, ANTHROPIC) for streamed in (False, True)]
+WIRES = (OPENAI, ANTHROPIC, RESPONSES)
+WAYS = [Way(wire, streamed) for wire in WIRES for streamed in (False, True)]
 every_way = pytest.mark.parametrize(
     "way", WAYS, ids=[f"{w.wire.name}-{'stream' if w.streamed else 'plain'}" for w in WAYS]
 )
-every_stream = pytest.mark.parametrize("wire", [OPENAI, ANTHROPIC], ids=["openai", "anthropic"])
+every_stream = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 
 
 @asynccontextmanager
@@ -128,7 +129,7 @@ every_adapter = pytest.mark.parametrize(
         pytest.param(offline, True, id="offline-stream"),
         *(
             pytest.param(remote(wire, streamed), streamed, id=f"{wire.name}-{'stream' if streamed else 'plain'}")
-            for wire in (OPENAI, ANTHROPIC)
+            for wire in WIRES
             for streamed in (False, True)
         ),
     ],

@@ -16,10 +16,11 @@ from app.providers.anthropic_answer import MessageAssembly
 from app.providers.error_object import ErrorObject, error_object
 from app.providers.failures import provider_error
 from app.providers.openai_answer import ChatAssembly
+from app.providers.responses_answer import ResponseAssembly
 from app.providers.stream import Assembly, EventReader, StreamedError
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of
 
-from .wires import ANTHROPIC, OPENAI, ModelReply, Wire
+from .wires import ANTHROPIC, OPENAI, RESPONSES, ModelReply, Wire
 
 _REPLY = ModelReply(
     text="Hello.", reasoning="Hm.", calls=(ToolCall("c1", "look", '{"a": 1}'), ToolCall("c2", "see", "{}"))
@@ -58,7 +59,10 @@ def _check(completion: Completion) -> None:
         assert 0 <= completion.usage.prompt_tokens < 2**33
 
 
-@pytest.mark.parametrize(("wire", "assembly"), [(OPENAI, ChatAssembly), (ANTHROPIC, MessageAssembly)])
+_ASSEMBLIES = [(OPENAI, ChatAssembly), (ANTHROPIC, MessageAssembly), (RESPONSES, ResponseAssembly)]
+
+
+@pytest.mark.parametrize(("wire", "assembly"), _ASSEMBLIES)
 @given(data=st.data())
 def test_a_whole_answer_is_read_or_refused(wire: Wire, assembly: Callable[[], Assembly], data: st.DataObject) -> None:
     answer = wire.answer(_REPLY)
@@ -71,7 +75,7 @@ def test_a_whole_answer_is_read_or_refused(wire: Wire, assembly: Callable[[], As
         pass
 
 
-@pytest.mark.parametrize(("wire", "assembly"), [(OPENAI, ChatAssembly), (ANTHROPIC, MessageAssembly)])
+@pytest.mark.parametrize(("wire", "assembly"), _ASSEMBLIES)
 @given(data=st.data())
 def test_a_streamed_answer_is_read_or_refused(
     wire: Wire, assembly: Callable[[], Assembly], data: st.DataObject

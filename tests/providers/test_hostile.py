@@ -16,6 +16,7 @@ from app.domain.errors import ProviderDown, ProviderError
 from app.domain.types import Delta
 from app.providers.anthropic_answer import MessageAssembly
 from app.providers.openai_answer import ChatAssembly
+from app.providers.responses_answer import ResponseAssembly
 from app.providers.stream import MOST_EVENTS, MOST_SILENT_BYTES, Assembly, DeltaTap, read_stream
 from app.providers.transport import MOST_ANSWER_BYTES
 from app.providers.wire import (
@@ -33,7 +34,7 @@ from .asking import REQUEST, answer_to, chat, failure_of, streamed
 from .hostile import HOSTILE, Hostile
 from .playing import threaded_serving
 from .server import Answer, Stream
-from .wires import ANTHROPIC, OPENAI, ModelReply, Wire, event
+from .wires import ANTHROPIC, OPENAI, RESPONSES, ModelReply, Wire, event
 
 
 def to_nobody(_: Delta) -> None:
@@ -44,7 +45,11 @@ _DEADLINE_S = 600.0
 """Longer than a busy machine takes for what needs 2 s of CPU while its memory is traced: once it took 60 s."""
 _SHORT_DEADLINE_S = 1.0
 _MOST_PEAK_BYTES = 128 * 1024 * 1024
-_ASSEMBLIES: dict[str, Callable[[], Assembly]] = {"openai": ChatAssembly, "anthropic": MessageAssembly}
+_ASSEMBLIES: dict[str, Callable[[], Assembly]] = {
+    "openai": ChatAssembly,
+    "anthropic": MessageAssembly,
+    "responses": ResponseAssembly,
+}
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda hostile: hostile.name)
@@ -78,7 +83,7 @@ def test_there_are_thirty_hostile_answers_on_each_wire(wire: Wire) -> None:
     assert sum(hostile.wire is wire for hostile in HOSTILE) >= 30
 
 
-@pytest.mark.parametrize("wire", [OPENAI, ANTHROPIC], ids=lambda wire: wire.name)
+@pytest.mark.parametrize("wire", [OPENAI, ANTHROPIC, RESPONSES], ids=lambda wire: wire.name)
 @pytest.mark.parametrize("flood", [b": a comment\n", b"\n", b"data: {}\n\n", b'data: {"type": "ping"}\n\n'])
 async def test_other_tasks_run_for_every_kibibyte_of_a_stream_that_is_all_there(flood: bytes, wire: Wire) -> None:
     async def chunks() -> AsyncGenerator[bytes]:
@@ -110,11 +115,11 @@ async def test_other_tasks_run_for_every_slice_of_what_decompresses() -> None:
     assert await _beats_during(answer_to(Answer(body, headers={"content-encoding": "gzip"}))) >= 3 * 2**20 // 65_536
 
 
-@pytest.mark.parametrize("wire", [OPENAI, ANTHROPIC], ids=lambda wire: wire.name)
+@pytest.mark.parametrize("wire", [OPENAI, ANTHROPIC, RESPONSES], ids=lambda wire: wire.name)
 async def test_a_stream_has_so_many_events_and_no_more(wire: Wire) -> None:
     async def chunks() -> AsyncGenerator[bytes]:
         while True:
-            yield b"data: \n\n" * 8_192 if wire is OPENAI else b"data:{}\n\n" * 8_192
+            yield b"data:{}\n\n" * 8_192 if wire is ANTHROPIC else b"data: \n\n" * 8_192
 
     with pytest.raises(MalformedAnswerError, match=f"more than {MOST_EVENTS} events"):
         await read_stream(chunks(), _ASSEMBLIES[wire.name](), DeltaTap(to_nobody))

@@ -322,7 +322,10 @@ def test_the_prices_are_those_that_openai_and_anthropic_publish_cache_writes_and
 
 
 REASONING: list[tuple[str, ReasoningRule | None]] = [
-    ("", None),
+    ("", ReasoningRule("blocks", "tool_loop", of_all=False)),
+    ("api = 'responses'\nreturn_reasoning = 'never'", None),
+    ("base_url = 'http://127.0.0.1:9'\napi = 'responses'", ReasoningRule("blocks", "tool_loop", of_all=False)),
+    ("base_url = 'http://127.0.0.1:9'", None),
     ("base_url = 'https://api.deepseek.com'", ReasoningRule("text", "tool_turns")),
     ("base_url = 'https://api.deepseek.com'\nparameters = { thinking = { type = 'disabled' } }", None),
     ("base_url = 'https://api.deepseek.com/v1'\nreturn_reasoning = 'never'", None),
@@ -394,4 +397,4 @@ def test_every_catalogue_of_the_documentation_loads(catalogue_of: Callable[[str]
 
 
 def test_the_documentation_has_a_catalogue_for_each_kind_of_server() -> None:
-    assert len(documented_catalogues()) == 14
+    assert len(documented_catalogues()) == 15

@@ -18,9 +18,9 @@ from app.providers.openai_answer import ChatAssembly
 from app.providers.stream import DeltaTap, read_stream
 
 from .asking import OK, PROMPT, REQUEST, answer_to, chat, failure_of, provider_at, streamed
-from .server import Answer, Seen, Stream, serving
+from .server import Answer, Seen, Step, Stream, serving
 from .test_openai_stream import DONE, HELLO, STOP, chunk, event, text
-from .wires import Waits
+from .wires import RESPONSES, ModelReply, Waits
 
 
 @pytest.mark.parametrize(
@@ -427,20 +427,49 @@ async def test_cached_tokens_are_part_of_the_prompt_however_a_server_reports_the
     assert answer.usage == Usage(*expected)
 
 
-async def test_a_model_that_takes_tools_only_without_reasoning_is_called_so_and_that_is_remembered() -> None:
-    """OpenAI's models from 5.4 on; 5.6 refuses tools even where the request names no effort."""
-    sentence = (
-        "Function tools with reasoning_effort are not supported for gpt-5.6 in /v1/chat/completions. "
-        "To use function tools, use /v1/responses or set reasoning_effort to 'none'."
-    )
+def _refusing_reasoning_beside_tools(sentence: str, of_responses: Step) -> Callable[[Seen], Step]:
+    """Chat completions of OpenAI's models from 5.4 on; 5.6 refuses tools even where the request names no effort."""
     refusal = {"message": sentence, "type": "invalid_request_error", "param": "reasoning_effort", "code": None}
+
+    def play(seen: Seen) -> Step:
+        if seen.path.endswith("/responses"):
+            return of_responses
+        is_refused = "tools" in seen.json and seen.json.get("reasoning_effort") != "none"
+        return Answer({"error": refusal}, 400) if is_refused else OK
+
+    return play
+
+
+_REFUSAL = "Function tools with reasoning_effort are not supported for gpt-5.6 in /v1/chat/completions. "
+_EITHER = "To use function tools, use /v1/responses or set reasoning_effort to 'none'."
+_CHAT, _RESPONSES = "/v1/chat/completions", "/v1/responses"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "of_responses", "api", "calls"),
+    [
+        (_REFUSAL + _EITHER, RESPONSES.whole(ModelReply()), None, [(_RESPONSES, "low"), (_RESPONSES, "low")]),
+        (_REFUSAL + _EITHER, Answer({}, 404), None, [(_RESPONSES, "low"), (_CHAT, "none"), (_CHAT, "none")]),
+        (_REFUSAL + _EITHER, Answer({}, 404), "chat_completions", [(_CHAT, "none"), (_CHAT, "none")]),
+        (_REFUSAL, Answer({}, 404), None, [(_CHAT, "none"), (_CHAT, "none")]),
+    ],
+)
+async def test_tools_that_are_refused_beside_reasoning_are_sent_over_responses_or_without_reasoning(
+    sentence: str, of_responses: Step, api: str | None, calls: list[tuple[str, str]]
+) -> None:
     plain = CompletionRequest([{"role": "user", "content": "a"}], 9, options={"reasoning_effort": "low"})
     tool: dict[str, Any] = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
     tools = replace(plain, tools=[tool])
-    async with serving(Answer({"error": refusal}, 400), OK) as server, provider_at(server.base_url) as provider:
-        for request in (tools, tools, plain):
+    play = _refusing_reasoning_beside_tools(sentence, of_responses)
+    async with serving(play) as server, provider_at(server.base_url, api=api) as provider:
+        for request in (tools, tools, tools, plain):
             await provider.complete(request)
-    assert [seen.json["reasoning_effort"] for seen in server.seen] == ["low", "none", "none", "low"]
+    made = [
+        (seen.path, seen.json.get("reasoning", {}).get("effort") or seen.json["reasoning_effort"])
+        for seen in server.seen
+    ]
+    assert made == [(_CHAT, "low"), (_CHAT, "none"), *calls, (_CHAT, "low")]
+    assert provider.reasons_beside_tools == (calls[-1] == (_RESPONSES, "low"))
 
 
 async def test_what_two_calls_at_once_have_learned_is_remembered_of_both() -> None:

@@ -51,7 +51,7 @@ class ModelReply:
 class Wire:
     """A protocol. `events` are a stream's, in order: `begin`, one for each fragment of text, and `end`."""
 
-    name: Literal["openai", "anthropic"]
+    name: Literal["openai", "anthropic", "responses"]
     adapter: type[OpenAIProvider] | type[AnthropicProvider]
     length: str
     answer: Callable[[ModelReply], dict[str, Any]]
@@ -69,11 +69,11 @@ class Wire:
     async def provider_at(
         self, base_url: str, sleep: Callable[[float], Awaitable[None]] | None = None, **endpoint: Any
     ) -> AsyncGenerator[Provider]:
-        settings: dict[str, Any] = {"timeout_s": 60.0, **endpoint}
+        of_responses: dict[str, Any] = {"provider": "openai", "api": "responses"}
+        protocol = of_responses if self.name == "responses" else {"provider": self.name}
+        settings: dict[str, Any] = {**protocol, "timeout_s": 60.0, **endpoint}
         adapter = self.adapter(
-            Endpoint(
-                "main", ModelEntry(provider=self.name, model="served-model", base_url=base_url, **settings), SECRET
-            ),
+            Endpoint("main", ModelEntry(model="served-model", base_url=base_url, **settings), SECRET),
             now=lambda: NOW,
             retry=RetryPolicy(jitter=lambda ceiling_s: ceiling_s, sleep=sleep or Waits()),
         )
@@ -237,4 +237,71 @@ ANTHROPIC = Wire(
     begin=_message_begin,
     fragments=_message_fragments,
     end=_message_end,
+)
+
+RESPONSE_USAGE = {"input_tokens": 11, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 4}}
+
+
+def _items(reply: ModelReply) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    if reply.reasoning:
+        summary = [{"type": "summary_text", "text": reply.reasoning}]
+        items.append({"id": "rs_1", "type": "reasoning", "summary": summary, "encrypted_content": "sealed"})
+    if reply.text:
+        content = [{"type": "output_text", "text": reply.text}]
+        items.append({"id": "msg_1", "type": "message", "role": "assistant", "content": content})
+    for call in reply.calls:
+        named = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+        items.append({"id": f"fc_{call.id}", "type": "function_call", "status": "completed", **named})
+    return items
+
+
+def _response_answer(reply: ModelReply) -> dict[str, Any]:
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "model": "served-model",
+        "status": "incomplete" if reply.stop else "completed",
+        "incomplete_details": {"reason": reply.stop} if reply.stop else None,
+        "error": None,
+        "output": _items(reply),
+        "usage": {**RESPONSE_USAGE, "output_tokens_details": {"reasoning_tokens": reply.thought_tokens}},
+    }
+
+
+def response_event(kind: str, **fields: Any) -> bytes:
+    return event({"type": f"response.{kind}", **fields}, f"response.{kind}")
+
+
+def _response_begin() -> Sequence[bytes]:
+    response: dict[str, Any] = {"id": "resp_1", "object": "response", "status": "in_progress", "output": []}
+    return [response_event(kind, response=response) for kind in ("created", "in_progress")]
+
+
+def _response_fragments(reply: ModelReply) -> Sequence[bytes]:
+    events: list[bytes] = []
+    of_kind = {"message": ("output_text", reply.text), "reasoning": ("reasoning_summary_text", reply.reasoning)}
+    for index, item in enumerate(_items(reply)):
+        place = {"item_id": item["id"], "output_index": index, "summary_index": 0}
+        kind, text = of_kind.get(item["type"], ("function_call_arguments", item.get("arguments", "")))
+        added = {"type": item["type"], "id": item["id"]}
+        events.append(response_event("output_item.added", output_index=index, item=added))
+        events += [response_event(f"{kind}.delta", **place, delta=piece) for piece in halves(text)]
+        events.append(response_event("output_item.done", output_index=index, item=item))
+    return events
+
+
+def _response_end(reply: ModelReply) -> Sequence[bytes]:
+    ended = response_event("incomplete" if reply.stop else "completed", response=_response_answer(reply))
+    return [ended, b"data: [DONE]\n\n"]  # the mark is that of gateways
+
+
+RESPONSES = Wire(
+    name="responses",
+    adapter=OpenAIProvider,
+    length="max_output_tokens",
+    answer=_response_answer,
+    begin=_response_begin,
+    fragments=_response_fragments,
+    end=_response_end,
 )

@@ -17,7 +17,7 @@ from app.services.turn.take import continue_turn
 from app.services.turn.types import OutputsRequest, TurnEvent
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, Stream, serving
-from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire, event
+from tests.providers.wires import ANTHROPIC, OPENAI, RESPONSES, ModelReply, Wire, event
 from tests.services.service import Service, models_toml, ref_of, service
 from tests.services.test_tools import TOOLS
 
@@ -273,6 +273,27 @@ async def test_signatures_of_calls_go_back_in_the_running_loop_and_no_further(
         assert after.turn.assistant_output == "Gladly."
         assert [seen.body.count(b"extra_content") for seen in server.seen] == [0, 1, 2, 0]
         assert b"reasoning_blocks" not in b"".join(seen.body for seen in server.seen)
+        await assert_prompts_hold(at, first.turn.id, first.turn.session_id, 3)
+
+
+async def test_encrypted_reasoning_goes_back_over_responses_with_the_calls_that_have_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    def answer(seen: Seen) -> Answer:
+        rounds = sum(item.get("type") == "function_call" for item in seen.json["input"])
+        is_next_turn = seen.json["input"][-1].get("content") == "Thank you"
+        said = SCRIPT[3 if is_next_turn else rounds]
+        return RESPONSES.whole(replace(said, reasoning="") if rounds == 1 else said)  # it need not think for each call
+
+    async with (
+        serving(answer) as server,
+        service(database_url, models_toml(server, window=65_536, extra='api = "responses"\n'), folder=tmp_path) as at,
+    ):
+        first, after = await two_rounds_and_another_turn(at)
+        assert after.turn.assistant_output == "Gladly."
+        assert [seen.body.count(b'"encrypted_content":') for seen in server.seen] == [0, 1, 1, 0]
+        kinds = [item.get("type", item.get("role")) for item in server.seen[2].json["input"]]
+        assert kinds[-6:] == ["user", "reasoning", *["function_call", "function_call_output"] * 2]
         await assert_prompts_hold(at, first.turn.id, first.turn.session_id, 3)
 
 

@@ -27,7 +27,7 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
-from app.api.connections import KEEP_ALIVE_S, Connection, Connections
+from app.api.connections import KEEP_ALIVE_S, Connection, Connections, take_descriptors
 from app.commands.resources import database_url, on_database
 from app.composition import command_runtime, guarded_policy
 from app.core.config import Settings
@@ -117,6 +117,7 @@ def create_worker() -> FastAPI:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     map_large_blocks()
     settings = Settings()
+    take_descriptors(settings.max_connections)
     app = create_app(settings)
     log_unhandled_errors()
     serving = app.router.lifespan_context

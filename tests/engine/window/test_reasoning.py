@@ -80,6 +80,8 @@ def test_a_loop_in_which_one_signature_is_missing_is_sent_without_any() -> None:
     second = replace(turn.messages[3], reasoning_blocks=())
     broken = replace(turn, messages=(*turn.messages[:3], second, *turn.messages[4:]))
     assert with_reasoning(broken, LOOP) is broken
+    where_there_is_some = ReasoningRule("blocks", "tool_loop", of_all=False)
+    assert reasoning_sent(broken, where_there_is_some) == [[], ["reasoning_blocks"], [], [], []]
 
 
 def test_text_goes_back_for_all_messages_of_turns_with_tools_and_for_no_other_turn() -> None:

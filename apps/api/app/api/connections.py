@@ -32,6 +32,15 @@ _LINGER_S = 2.0
 _WARN_EVERY_S = 60.0
 
 
+def take_descriptors(most_connections: int) -> None:
+    """Raises this process's limit of open files to twice the connections, as far as the system allows it. Many systems
+    begin with 1,024, of which a worker with all its connections would have none left for providers and the database."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * most_connections if hard == resource.RLIM_INFINITY else min(2 * most_connections, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 class Connections:
     """The open connections of a process: at most `most`, and at most `most_per_address` from one client address.
 

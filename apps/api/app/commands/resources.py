@@ -8,10 +8,12 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
 import typer
+from dotenv import dotenv_values
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -23,6 +25,9 @@ from app.db.schema import reach
 from app.domain.errors import OperatorError
 
 T = TypeVar("T")
+_PREFIX = "PLIMSOLL_"
+_LEAST_RATIO = 0.85
+"""From which a name is taken for a misspelled one: one letter wrong or missing, or two of a long name."""
 _ENV_FILE = Path(str(Settings.model_config.get("env_file")))
 
 
@@ -69,9 +74,11 @@ def progress_bar(unit: str) -> Progress:
 
 
 def read_settings() -> Settings:
-    """The settings of the environment and `.env`. Raises `OperatorError`, which never quotes a value."""
+    """The settings of the environment and `.env`. Raises `OperatorError`, which never quotes a value, also for a name
+    that is nearly that of a setting: without the setting another database could be served."""
     try:
-        return Settings()
+        settings = Settings()
+        misspelled = [*map(_misspelled, {**os.environ, **dotenv_values(_ENV_FILE)})]
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False)
         named = [(_variable(problem["loc"]), problem["msg"].removeprefix("Value error, ")) for problem in problems]
@@ -79,6 +86,21 @@ def read_settings() -> Settings:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise OperatorError(f".env cannot be read: {reason}") from error
+    if any(misspelled):
+        raise OperatorError("; ".join(filter(None, misspelled)))
+    return settings
+
+
+def _misspelled(variable: str) -> str:
+    """What is wrong with a variable that has our prefix, or that of the context settings, and nearly a setting's name.
+    Others are let through: Kubernetes sets such variables beside a Service `plimsoll`."""
+    settings = {_variable((name,)): name for name in Settings.model_fields}
+    name = variable.upper()
+    if name in settings or not name.startswith((_PREFIX, "CONTEXT_")):
+        return ""
+    own = {setting.removeprefix(_PREFIX): setting for setting in settings}
+    near = get_close_matches(name.removeprefix(_PREFIX), own, 1, _LEAST_RATIO)
+    return f"{variable}{_place(variable)} is not a setting: the name is {own[near[0]]}" if near else ""
 
 
 def _place(variable: str) -> str:
@@ -93,7 +115,7 @@ def _place(variable: str) -> str:
 def _variable(location: tuple[int | str, ...]) -> str:
     name = str(location[0]).upper() if location else "settings"
     own = name.lower() in Settings.model_fields and Settings.model_fields[name.lower()].validation_alias is None
-    return f"PLIMSOLL_{name}" if own else name
+    return f"{_PREFIX}{name}" if own else name
 
 
 def as_text(value: str | None) -> str | None:

@@ -106,11 +106,12 @@ class Message:
 
 @frozen
 class ReasoningRule:
-    """Which reasoning has to be sent back to a model, and in which form: of the assistant's messages after the newest
-    user message, while the turn is open (`tool_loop`), or of every turn in which tools were called (`tool_turns`)."""
+    """Which reasoning has to be sent back: of messages after the newest user message, while the turn is open
+    (`tool_loop`), or of every turn with tool calls (`tool_turns`); with `of_all` of all its calls or of none."""
 
     form: ReasoningForm
     scope: Literal["tool_loop", "tool_turns"]
+    of_all: bool = True
 
 
 @frozen
@@ -242,13 +243,12 @@ class CompletionRequest:
 
     With `names_as_text` the speaker is written before a message's text, even if the wire format has a field for it.
     `response_schema` requests JSON of that schema where the provider supports it; the answer is validated anyway.
-    `recorded_reply` is for the `offline` provider only, which answers with it. `options` are the other fields that a
-    client of chat completions can set (`temperature`, `stop`, `response_format` …), by OpenAI's names. They override
-    the catalogue's own; an adapter sends those that its wire format has. `headers` are sent in addition to the
-    adapter's own, so that a call can be traced across servers. Calls with one `cache_key` have prompts with a common
-    prefix: a provider with prefix caching sends them to the same cache. The first `lasting_messages` messages are that
-    prefix; a provider that caches only marked messages caches these. `size_bytes` is the approximate size of its JSON.
-    After an attempt that used tokens, the call is only repeated if `may_repeat` allows it.
+    `options` are the other fields that a client of chat completions can set (`temperature`, `stop`, `response_format`
+    …), by OpenAI's names. They override the catalogue's own; an adapter sends those that its wire format has. `headers`
+    are sent in addition to the adapter's own, for traces across servers. Calls with one `cache_key` have prompts with a
+    common prefix: a provider with prefix caching sends them to the same cache. The first `lasting_messages` messages
+    are that prefix; a provider that caches only marked messages caches these. `size_bytes` is about the size of its
+    JSON. After an attempt that used tokens, the call is repeated only if `may_repeat` allows it.
     """
 
     messages: Sequence[PromptMessage]

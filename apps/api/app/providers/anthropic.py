@@ -29,14 +29,13 @@ from app.providers.anthropic_answer import MessageAssembly
 from app.providers.base import Endpoint
 from app.providers.catalogue_file import ModelEntry
 from app.providers.error_object import ErrorObject
-from app.providers.remote import Part, RemoteModel, WireCall
+from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
 
 _VERSION: Final = "2023-06-01"
 _COUNTING_TIMEOUT_S: Final = 3.0
 _COUNTED: Final = ("model", "messages", "system", "tools", "tool_choice", "thinking")
-_NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
 _LEAST_THINKING_TOKENS: Final = 1_024
 _THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
 _EPHEMERAL: Final[Mapping[str, str]] = {"type": "ephemeral"}
@@ -78,7 +77,7 @@ class AnthropicProvider(RemoteModel):
         try:
             answer = await self._look_up(url, counted, timeout_s=min(_COUNTING_TIMEOUT_S, self._entry.timeout_s))
         except ProviderError as error:
-            if error.status not in _NO_SUCH_ENDPOINT:
+            if error.status not in NO_SUCH_ENDPOINT:
                 raise
             self._has_counting = False
             return None

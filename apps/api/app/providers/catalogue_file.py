@@ -34,6 +34,7 @@ _OWN_PARAMETERS = frozenset(
 _VENDORS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
 _MOST_CHARS = 4 * 1024 * 1024
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
+Api: TypeAlias = Literal["chat_completions", "responses"]
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 ReturnReasoning: TypeAlias = Literal["never", "signatures", "tool_loop", "tool_turns"]
 
@@ -98,6 +99,7 @@ class ModelEntry(_Strict):
     tools: bool | None = None
     prompt_cache_key: bool | None = None
     custom_tools: bool | None = None
+    api: Api | None = None
     pass_unknown: bool = False
     parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(default_factory=dict[str, Any])
 
@@ -244,6 +246,7 @@ _WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
         "return_reasoning": ", whose own rule is followed",
         "prompt_cache_key": ", whose prompts carry breakpoints",
         "custom_tools": ", which has none",
+        "api": "",
         "pass_unknown": "",
     },
     "offline": {key: "" for key in ModelEntry.model_fields if key not in _FOR_OFFLINE},

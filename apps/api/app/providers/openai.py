@@ -27,13 +27,15 @@ from app.domain.content import (
     tool_name,
     with_speakers,
 )
-from app.domain.types import CHAT_OPTIONS, JsonObject, PromptMessage, ToolCall
-from app.providers.base import Embedded, Endpoint
+from app.domain.errors import ProviderError
+from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage, ToolCall
+from app.providers.base import DeltaSink, Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry
 from app.providers.error_object import ErrorObject
 from app.providers.failures import unusable_answer
 from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
-from app.providers.remote import Part, RemoteModel, WireCall
+from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall, left_out
+from app.providers.responses import ResponsesModel
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
 
@@ -83,34 +85,56 @@ def _is_azure(entry: ModelEntry) -> bool:
     return chat_url(entry).host.endswith(_AZURE_HOSTS)
 
 
+def is_openai(entry: ModelEntry) -> bool:
+    return chat_url(entry).host == "api.openai.com" or _is_azure(entry)
+
+
 def not_sent(entry: ModelEntry) -> frozenset[Part]:
     """What the first request leaves out, where the alias does not say: OpenAI's newer models refuse `max_tokens`, and
     most other servers know only that; nor do they know cache keys and custom tools. OpenRouter alone has details of
     reasoning."""
-    is_openai = chat_url(entry).host == "api.openai.com" or _is_azure(entry)
-    named, details = entry.max_tokens_field, entry.return_reasoning
-    sent: Mapping[Part, bool] = {
-        "max_completion_tokens": is_openai if named is None else named == "max_completion_tokens",
-        "cache_key": is_openai if entry.prompt_cache_key is None else entry.prompt_cache_key,
-        "custom_tools": is_openai if entry.custom_tools is None else entry.custom_tools,
-        "details": is_openrouter(entry) if details is None else details == "signatures",
-    }
-    return frozenset({part for part in sent if not sent[part]})
+    is_own, named, details = is_openai(entry), entry.max_tokens_field, entry.return_reasoning
+    return left_out(
+        {
+            "max_completion_tokens": is_own if named is None else named == "max_completion_tokens",
+            "cache_key": is_own if entry.prompt_cache_key is None else entry.prompt_cache_key,
+            "custom_tools": is_own if entry.custom_tools is None else entry.custom_tools,
+            "details": is_openrouter(entry) if details is None else details == "signatures",
+        }
+    )
 
 
 class OpenAIProvider(RemoteModel):
-    """One alias over the chat completions protocol."""
-
-    options = CHAT_OPTIONS
+    """One alias over the chat completions protocol, or over the Responses API."""
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         entry = endpoint.entry
-        super().__init__(endpoint, chat_url(entry), chat_headers(endpoint), _ChatCall, not_sent(entry), now, retry)
+        headers = chat_headers(endpoint)
+        super().__init__(endpoint, chat_url(entry), headers, _ChatCall, not_sent(entry), now, retry)
+        self._responses = ResponsesModel(endpoint, chat_url(entry, "/responses"), headers, now, retry)
+        self.options = CHAT_OPTIONS if entry.api != "responses" else self._responses.options
         self.takes_any_option: bool = entry.pass_unknown
+
+    async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
+        """Over the Responses API if the alias says so, or for tools that chat completions have refused with a reference
+        to it; a server that does not have it is called as before."""
+        is_fixed = self._entry.api == "responses"
+        if is_fixed or (request.tools and "chat_for_tools" in self._refused):
+            try:
+                return await self._responses.complete(request, on_delta)
+            except ProviderError as error:
+                if is_fixed or error.status not in NO_SUCH_ENDPOINT:
+                    raise
+            self._refused = self._refused - {"chat_for_tools"} | left_out({"effort_for_tools": False})
+        return await super().complete(request, on_delta)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self._responses.aclose()
 
     @property
     def reasons_beside_tools(self) -> bool:
-        return "effort_for_tools" not in self._refused
+        return "effort_for_tools" not in self._refused or self._entry.api == "responses"
 
     @property
     def vector_space(self) -> str:
@@ -166,7 +190,7 @@ class _ChatCall(WireCall):
             body["tools"] = [tool if takes("custom_tools") else as_function(tool) for tool in request.tools]
             if request.tool_choice is not None:
                 body["tool_choice"] = _choice(request.tool_choice, custom)
-            if not takes("effort_for_tools"):
+            if not (takes("effort_for_tools") and takes("chat_for_tools")):
                 body["reasoning_effort"] = "none"
             if not takes("thinking_for_choice") and self.forces_tools:
                 # Qwen's servers know no `thinking`, and think on.
@@ -233,6 +257,7 @@ class _ChatCall(WireCall):
         servers name it in too many ways, and the answer is validated anyway.
         """
         request, messages, says, names = self.request, self.request.messages, error.message, error.names
+        refuses_effort = request.tools and names("reasoning_effort") and names("tools")
         return {
             "limit_field": error.refuses(self._limit_field),
             "reasoning": error.refuses("reasoning_content"),
@@ -244,7 +269,8 @@ class _ChatCall(WireCall):
             "empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
             "cache_key": error.refuses("prompt_cache_key"),
             "custom_tools": refused and self._custom_names() and names("custom"),
-            "effort_for_tools": request.tools and names("reasoning_effort") and names("tools"),
+            "chat_for_tools": refuses_effort and "/responses" in says and self.entry.api is None,
+            "effort_for_tools": refuses_effort,
             "thinking_for_choice": self.refuses_thinking_for_choice(error),
             "thinking_member": self.refuses_thinking_for_choice(error),
             "usage": stream and names("stream_options", "include_usage"),

@@ -80,7 +80,7 @@ def _signature(call: Any) -> str:
     return signature if isinstance(signature, str) and signature == storable(signature) else ""
 
 
-def _usage(value: Any) -> Usage | None:
+def usage_of(value: Any) -> Usage | None:
     """The usage; None without the prompt's tokens: a partial count would falsify the comparison with the estimate.
 
     The tokens of reasoning are part of the completion. Gemini and xAI add them to the total only, and Portkey's gateway
@@ -142,7 +142,7 @@ class ChatAssembly(Assembly):
 
     def count(self, part: JsonObject) -> None:
         reported = part.get("usage") or fields_of(_first_choice(part)).get("usage")  # Moonshot's is within the choice
-        self.usage = _usage(reported) or self.usage
+        self.usage = usage_of(reported) or self.usage
 
     def _take(self, chunk: JsonObject, choice: JsonObject | None) -> Delta:
         """Adds a chunk with its first choice, or a whole answer."""

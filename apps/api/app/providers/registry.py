@@ -24,7 +24,7 @@ from app.providers.anthropic import AnthropicProvider, thinking_tokens
 from app.providers.base import Endpoint, Provider
 from app.providers.catalogue_file import Instructions, ModelEntry, ProviderName, ReturnReasoning, key_of, read_catalogue
 from app.providers.offline import OfflineProvider
-from app.providers.openai import OpenAIProvider, is_openrouter
+from app.providers.openai import OpenAIProvider, is_openai, is_openrouter
 from app.providers.wire import fields_of
 
 WindowSource: TypeAlias = Literal["catalogue", "learned", "genai_prices", "fallback"]
@@ -39,6 +39,7 @@ _RULES: Final[Mapping[ReturnReasoning, ReasoningRule | None]] = {
     "tool_loop": ReasoningRule("text", "tool_loop"),
     "tool_turns": ReasoningRule("text", "tool_turns"),
 }
+_OF_RESPONSES: Final = ReasoningRule("blocks", "tool_loop", of_all=False)
 _MOONSHOT_HOSTS: Final = frozenset({"api.moonshot.ai", "api.moonshot.cn"})
 
 
@@ -205,6 +206,8 @@ def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
     is_off = thinking.get("type") == "disabled"
     if listed.provider == "anthropic":
         return _RULES["signatures"] if thinking and not is_off else None
+    if listed.return_reasoning is None and (listed.api == "responses" or is_openai(listed)):
+        return _OF_RESPONSES
     if listed.return_reasoning is None and is_openrouter(listed):
         return ReasoningRule("blocks", "tool_turns")
     host = httpx.URL(listed.address).host

@@ -37,15 +37,22 @@ from app.providers.transport import (
 )
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of
 
+NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
 _ONCE: Final = RetryPolicy(max_attempts=1)
 _INLINE_BODY_BYTES: Final = 262_144
 """Largest request, in bytes, whose messages are encoded on the event loop (a few ms)."""
 Part: TypeAlias = Literal[
-    "cache", "cache_key", "custom_tools", "details", "effort_for_tools", "empty_answers", "limit_field",
-    "long_call_ids", "max_completion_tokens", "names", "no_earlier_tools", "reasoning", "roles", "sampling", "schema",
-    "thinking", "thinking_for_choice", "thinking_member", "top_p_beside_temperature", "unsigned_calls", "usage",
+    "cache", "cache_key", "chat_for_tools", "custom_tools", "details", "effort_for_tools", "empty_answers",
+    "limit_field", "long_call_ids", "max_completion_tokens", "names", "no_earlier_tools", "reasoning", "roles",
+    "sampling", "schema", "sealed", "thinking", "thinking_for_choice", "thinking_member", "top_p_beside_temperature",
+    "unsigned_calls", "usage",
 ]  # fmt: skip
 """What some server refuses in a request, in any protocol, so that it is left out or sent in another form."""
+
+
+def left_out(sent: Mapping[Part, bool]) -> frozenset[Part]:
+    """The parts that are not sent."""
+    return frozenset({part for part in sent if not sent[part]})
 
 
 class WireCall(ABC):
@@ -166,7 +173,7 @@ class RemoteModel(Provider):
         except ProviderError as error:
             error.partial, error.usages = tap.partial if tap is not None else None, _used(assemblies)
             raise
-        self._refused = self._refused.union(call.refused - call.of_one_prompt)  # only what led to an answer
+        self._refused |= call.refused - call.refused_before - call.of_one_prompt  # only what led to an answer
         return answer
 
     async def _look_up(self, url: httpx.URL, body: bytes, *, timeout_s: float) -> Any:

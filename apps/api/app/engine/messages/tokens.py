@@ -105,7 +105,7 @@ def reasoning_tokens(reasoning: str | None, blocks: Iterable[JsonObject], estima
 
 
 def _block_tokens(block: JsonObject, estimate: Estimate) -> int:
-    sealed = str(block.get("signature") or block.get("data") or "")
+    sealed = str(block.get("signature") or block.get("data") or block.get("encrypted_content") or "")
     return max(estimate(str(block.get("thinking", ""))), ceil(len(sealed) / _SEALED_CHARS_PER_TOKEN))
 
 

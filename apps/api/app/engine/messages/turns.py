@@ -84,12 +84,12 @@ def framed_tokens(messages: Sequence[Message]) -> int:
 
 
 def with_reasoning(turn: Turn, rule: ReasoningRule | None) -> Turn:
-    """The turn with its messages marked and counted as the model's rule says they are sent back. Signed blocks are sent
-    back for all calls of the loop or for none: a provider that verifies them refuses a loop in which one is missing."""
+    """The turn with its messages marked and counted as the model's rule says they are sent back. Most providers that
+    verify signed blocks refuse a loop in which one is missing."""
     if rule is None or (rule.scope == "tool_loop" and turn.status not in OPEN_STATUSES):
         return turn
-    called = [message for message in turn.messages if message.tool_calls]
-    if not called or (rule.form == "blocks" and not all(message.reasoning_blocks for message in called)):
+    have_blocks = [bool(message.reasoning_blocks) for message in turn.messages if message.tool_calls]
+    if not have_blocks or (rule.form == "blocks" and not (all if rule.of_all else any)(have_blocks)):
         return turn
     form = rule.form
     # Messages of every role are marked, so that adjacent ones are stored as one run in an audit's references.
