@@ -114,3 +114,28 @@ def test_an_item_of_a_tool_that_openai_hosts_is_named_and_another_is_not_quoted(
     for sent, named in ((kind, kind), (f"x{kind}", "this type")):
         with pytest.raises(ValidationError, match=f"Items of {named} are of tools that OpenAI hosts"):
             ConversationIn.model_validate({"items": [{"type": sent}]})
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (rb'"\u0000 \ud83d \ude00"', "\ufffd \ufffd \ufffd"),
+        (rb'"\ud83d\ude00 \uD83D\uD83D\uDE00\uDE00"', "\U0001f600 \ufffd\U0001f600\ufffd"),
+        (rb'"\\u0000 \\ud83d \\\\ud83d \\\ud83d"', "\\u0000 \\ud83d \\\\ud83d \\\ufffd"),
+        (rb'[{"type":"text","text":"\u0000"},"\u0000"]', [{"type": "text", "text": "\ufffd"}, "\ufffd"]),
+    ],
+)
+def test_what_cannot_be_stored_is_replaced_in_a_text(raw: bytes, value: object) -> None:
+    assert parse_body(b'{"content":' + raw + b"}") == {"content": value}
+
+
+def test_all_of_a_calls_input_is_text_but_not_the_items_of_an_input() -> None:
+    assert parse_body(rb'{"input":{"id":["\u0000"]}}') == {"input": {"id": ["\ufffd"]}}
+    for refused in (rb'{"input":[{"id":"\u0000"}]}', rb'{"content":[{"id":"\ud83d"}]}', rb'{"input":{"\u0000":1}}'):
+        with pytest.raises(InvalidRequest, match="NUL"):
+            parse_body(refused)
+
+
+def test_a_body_that_is_no_json_besides_is_refused_for_that() -> None:
+    with pytest.raises(InvalidRequest, match="unexpected end of data at character 18"):
+        parse_body(rb'{"content":"\ud83d')

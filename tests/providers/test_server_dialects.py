@@ -17,7 +17,7 @@ from app.domain.types import Completion, CompletionRequest, Delta, PromptMessage
 from app.providers.openai_answer import ChatAssembly
 from app.providers.stream import DeltaTap, read_stream
 
-from .asking import OK, PROMPT, answer_to, chat, failure_of, provider_at, streamed
+from .asking import OK, PROMPT, REQUEST, answer_to, chat, failure_of, provider_at, streamed
 from .server import Answer, Seen, Step, Stream, serving
 from .test_openai_stream import DONE, HELLO, STOP, chunk, event, text
 from .wires import RESPONSES, ModelReply, Waits
@@ -470,6 +470,27 @@ async def test_tools_that_are_refused_beside_reasoning_are_sent_over_responses_o
     ]
     assert made == [(_CHAT, "low"), (_CHAT, "none"), *calls, (_CHAT, "low")]
     assert provider.reasons_beside_tools == (calls[-1] == (_RESPONSES, "low"))
+
+
+async def test_what_two_calls_at_once_have_learned_is_remembered_of_both() -> None:
+    def refused(request: Seen) -> Answer | None:
+        for name in ("prompt_cache_key", "max_tokens"):
+            if name in request.json and request.json["messages"][0]["content"] in (name, "both"):
+                return Answer({"error": {"message": f"{name} is not supported", "param": name}}, 400)
+        return None
+
+    def play(request: Seen) -> Answer:
+        return refused(request) or replace(OK, after=lambda: sum(not refused(seen) for seen in server.seen) >= 2)
+
+    cached = replace(REQUEST, cache_key="k")
+    requests = [
+        replace(cached, messages=[{"role": "user", "content": name}]) for name in ("prompt_cache_key", "max_tokens")
+    ]
+    both = replace(cached, messages=[{"role": "user", "content": "both"}])
+    async with serving(play) as server, provider_at(server.base_url, prompt_cache_key=True) as provider:
+        await asyncio.gather(*map(provider.complete, requests))
+        await provider.complete(both)
+    assert server.hits == 5
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from app.domain.types import Content, ContentPart, JsonObject, PromptMessage, To
 
 _MOST_NESTING = 200
 """Deepest nesting of a call's input in an answer, which adds levels around it: orjson reads 1,024 and writes 254."""
+_ESCAPED_NUL: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 class JsonMessages(Sequence[PromptMessage]):
@@ -161,9 +162,13 @@ def tool_calls_from_json(calls: Sequence[Mapping[str, Any]] | None) -> tuple[Too
 
 
 def call_input(arguments: str) -> JsonObject:
-    """A tool call's arguments as an object; other text, or too deep JSON, becomes its field `malformed_arguments`."""
+    """A tool call's arguments as an object; other text, or too deep JSON, becomes its field `malformed_arguments`.
+
+    NUL becomes U+FFFD, as in the bodies of requests: clients resend the object.
+    """
+    storable = _ESCAPED_NUL.sub(r"\1\\ufffd", arguments) if "\\u0000" in arguments else arguments
     try:
-        value = orjson.loads(arguments.strip() or "{}")
+        value = orjson.loads(storable.strip() or "{}")
     except orjson.JSONDecodeError:
         value = None
     if arguments.count("[") + arguments.count("{") > _MOST_NESTING and is_nested_deeper(value, _MOST_NESTING):

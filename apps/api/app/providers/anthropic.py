@@ -24,13 +24,12 @@ import httpx
 
 from app.domain.content import as_function, call_input, with_speakers
 from app.domain.errors import ProviderError
-from app.domain.frozen import frozen, replace
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
 from app.providers.anthropic_answer import MessageAssembly
 from app.providers.base import Endpoint
 from app.providers.catalogue_file import ModelEntry
 from app.providers.error_object import ErrorObject
-from app.providers.remote import NO_SUCH_ENDPOINT, RemoteModel, WireCall
+from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
 
@@ -47,16 +46,6 @@ _MOST_BREAKPOINTS: Final = 4
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-@frozen
-class _Form:
-    with_cache: bool = True
-    with_thinking: bool = True
-    with_own_tools_only: bool = True
-    with_top_p_beside_temperature: bool = True
-    with_sampling: bool = True
-    with_thinking_for_choice: bool = True
-
-
 def messages_url(entry: ModelEntry, path: str = "") -> httpx.URL:
     """The base URL with `/v1/messages` and a path; a base that ends in `/v1` already is taken as it is."""
     base = httpx.URL(entry.address)
@@ -64,7 +53,7 @@ def messages_url(entry: ModelEntry, path: str = "") -> httpx.URL:
     return base.copy_with(path=f"{before}/v1/messages{path}")
 
 
-class AnthropicProvider(RemoteModel[_Form]):
+class AnthropicProvider(RemoteModel):
     """One alias over the Messages API."""
 
     options = _SAMPLING | {"stop", "parallel_tool_calls", "response_format"}
@@ -72,12 +61,8 @@ class AnthropicProvider(RemoteModel[_Form]):
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         headers = {**endpoint.headers("x-api-key"), "anthropic-version": _VERSION}
-        super().__init__(endpoint, messages_url(endpoint.entry), headers, _Form(), now, retry)
+        super().__init__(endpoint, messages_url(endpoint.entry), headers, _MessagesCall, frozenset(), now, retry)
         self._has_counting = True
-
-    def _wire_call(self, request: CompletionRequest) -> _MessagesCall:
-        # Thinking is refused because of one prompt's content; other refusals apply to the server.
-        return _MessagesCall(request, self._entry, replace(self._accepted, with_thinking=True))
 
     async def count_tokens(self, request: CompletionRequest) -> int | None:
         """The prompt's exact tokens, counted within 3 s without retries; None if the server cannot count.
@@ -86,7 +71,7 @@ class AnthropicProvider(RemoteModel[_Form]):
         """
         if not self._has_counting:
             return None
-        body = self._wire_call(request).fields()
+        body = _MessagesCall(request, self._entry, self._refused).fields()
         counted = json_bytes({name: body[name] for name in _COUNTED if name in body})
         url = messages_url(self._entry, "/count_tokens")
         try:
@@ -99,7 +84,9 @@ class AnthropicProvider(RemoteModel[_Form]):
         return token_count(fields_of(answer).get("input_tokens"))
 
 
-class _MessagesCall(WireCall[_Form]):
+class _MessagesCall(WireCall):
+    of_one_prompt = frozenset({"thinking"})
+
     def assembly(self) -> MessageAssembly:
         return MessageAssembly(self.request.stop_sequences)
 
@@ -108,7 +95,7 @@ class _MessagesCall(WireCall[_Form]):
 
     def fields(self) -> JsonObject:
         """The members of the body, without `stream`."""
-        request, entry, form = self.request, self.entry, self.form
+        request, entry = self.request, self.entry
         thinking = self._thinking()
         body: JsonObject = {"model": entry.model, "max_tokens": request.max_output_tokens, **entry.parameters}
         body.pop("thinking", None)
@@ -127,14 +114,14 @@ class _MessagesCall(WireCall[_Form]):
         body["messages"], breakpoints = _alternating(
             request.messages[leading:], request.lasting_messages - leading, with_thinking=is_thinking
         )
-        body |= _client_options(request, form, is_thinking=is_thinking)
+        body |= self._client_options(is_thinking=is_thinking)
         wanted = fields_of(request.options.get("response_format"))
         if wanted.get("type") in AnthropicProvider.response_formats:
             schema = fields_of(wanted.get("json_schema")).get("schema")
             of_answer = {"format": {"type": "json_schema", "schema": schema}}
             body["output_config"] = {**fields_of(body.get("output_config")), **of_answer}
-        tools = _tools(request, form)
-        if form.with_cache:
+        tools = self._tools()
+        if self.takes("cache"):
             # In the order of what a cache hit saves; the last system block is the summary, once there is one.
             for block in [*breakpoints, *system[:-3:-1], *tools[-1:]][:_MOST_BREAKPOINTS]:
                 block["cache_control"] = _EPHEMERAL
@@ -147,19 +134,19 @@ class _MessagesCall(WireCall[_Form]):
                 body["tool_choice"] = choice
         return body
 
-    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[str, object]:  # noqa: ARG002 - the protocol's
+    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[Part, object]:  # noqa: ARG002 - the protocol's
         """Some gateways do not know cache breakpoints, and some require the definitions of earlier tools.
 
         Claude refuses `top_p` beside `temperature` from 4.1 on, Opus all options of sampling from 4.7 on.
         """
         refused_options = {name for name in _SAMPLING & self.request.options.keys() if error.refuses(name)}
         return {
-            "with_cache": error.names("cache_control"),
-            "with_thinking_for_choice": self.refuses_thinking_for_choice(error),
-            "with_thinking": "thinking" in self.entry.parameters and error.names("thinking"),
-            "with_own_tools_only": not self.request.tools and "must define tools" in error.message,
-            "with_top_p_beside_temperature": {"temperature", "top_p"} <= refused_options,
-            "with_sampling": refused_options,
+            "cache": error.names("cache_control"),
+            "thinking_for_choice": self.refuses_thinking_for_choice(error),
+            "thinking": "thinking" in self.entry.parameters and error.names("thinking"),
+            "no_earlier_tools": not self.request.tools and "must define tools" in error.message,
+            "top_p_beside_temperature": {"temperature", "top_p"} <= refused_options,
+            "sampling": refused_options,
         }
 
     def _thinking(self) -> JsonObject:
@@ -170,14 +157,14 @@ class _MessagesCall(WireCall[_Form]):
         budget that is not below the output limit becomes half of it.
         """
         request, wanted = self.request, fields_of(self.entry.parameters.get("thinking"))
-        if self.forces_tools and not self.form.with_thinking_for_choice:
+        if self.forces_tools and not self.takes("thinking_for_choice"):
             return {"type": "disabled"}
         if not wanted or wanted.get("type") == "disabled":
             return wanted
         newest = request.messages[_loop_begins(request.messages) + 1 :]
         goes_on = request.purpose == "turn"  # a summary's instruction follows the prompt and ends its loop
         loop = [message for message in newest if goes_on and message.get("tool_calls")]
-        if not self.form.with_thinking or self.forces_tools or not all(map(_thinking_blocks, loop)):
+        if not self.takes("thinking") or self.forces_tools or not all(map(_thinking_blocks, loop)):
             return {}
         budget = wanted.get("budget_tokens")
         if not isinstance(budget, int):
@@ -185,18 +172,27 @@ class _MessagesCall(WireCall[_Form]):
         budget = thinking_tokens(budget, request.max_output_tokens)
         return {**wanted, "budget_tokens": budget} if budget else {}
 
+    def _client_options(self, *, is_thinking: bool) -> JsonObject:
+        """The client's options that the API supports: temperature is 1 at most, stop sequences are not blank, and with
+        thinking there is no sampling."""
+        options, sequences = self.request.options, [each for each in self.request.stop_sequences if each.strip()]
+        sent: JsonObject = {"stop_sequences": sequences} if sequences else {}
+        if self.takes("sampling") and not is_thinking:
+            sent |= {
+                name: min(1.0, options[name]) for name in ("temperature", "top_p") if options.get(name) is not None
+            }
+            sent |= {"top_k": options["top_k"]} if options.get("top_k") is not None else {}
+        if not self.takes("top_p_beside_temperature") and "temperature" in sent:
+            sent.pop("top_p", None)
+        return sent
 
-def _client_options(request: CompletionRequest, form: _Form, *, is_thinking: bool) -> JsonObject:
-    """The client's options that the API supports: temperature is 1 at most, stop sequences are not blank, and with
-    thinking there is no sampling."""
-    options, sequences = request.options, [each for each in request.stop_sequences if each.strip()]
-    sent: JsonObject = {"stop_sequences": sequences} if sequences else {}
-    if form.with_sampling and not is_thinking:
-        sent |= {name: min(1.0, options[name]) for name in ("temperature", "top_p") if options.get(name) is not None}
-        sent |= {"top_k": options["top_k"]} if options.get("top_k") is not None else {}
-    if not form.with_top_p_beside_temperature and "temperature" in sent:
-        sent.pop("top_p", None)
-    return sent
+    def _tools(self) -> list[JsonObject]:
+        request = self.request
+        tools = [_tool(fields_of(as_function(tool).get("function"))) for tool in request.tools]
+        if not tools and not self.takes("no_earlier_tools"):
+            used = [call for message in request.messages for call in _tool_use_blocks(message)]
+            tools = [_tool({"name": name}) for name in sorted({str(call["name"]) for call in used})]
+        return tools
 
 
 def _alternating(
@@ -249,14 +245,6 @@ def thinking_tokens(budget: int, max_output_tokens: int) -> int:
         return budget
     half = max_output_tokens // 2
     return half if half >= _LEAST_THINKING_TOKENS else 0
-
-
-def _tools(request: CompletionRequest, form: _Form) -> list[JsonObject]:
-    tools = [_tool(fields_of(as_function(tool).get("function"))) for tool in request.tools]
-    if not tools and not form.with_own_tools_only:
-        used = [call for message in request.messages for call in _tool_use_blocks(message)]
-        tools = [_tool({"name": name}) for name in sorted({str(call["name"]) for call in used})]
-    return tools
 
 
 def _tool(function: JsonObject) -> JsonObject:

@@ -13,8 +13,7 @@ from app.providers.wire import (
     MOST_ITEMS,
     MalformedAnswerError,
     answered_items,
-    check_calls,
-    checked_call,
+    checked_calls,
     decode_json,
     fields_of,
     model_name,
@@ -133,11 +132,7 @@ class MessageAssembly(Assembly):
     def completion(self) -> Completion:
         blocks = [block.whole() for block in self._blocks]
         called = [block for block in blocks if block.get("type") == "tool_use"]
-        check_calls(len(called))
-        calls = tuple(
-            checked_call(block.get("id"), block.get("name"), block["input"], position)
-            for position, block in enumerate(called)
-        )
+        calls = checked_calls([(block.get("id"), block.get("name"), block["input"]) for block in called])
         return self._completed(calls, _reasoning_blocks(blocks))
 
     def _begin(self, message: JsonObject) -> None:

@@ -28,20 +28,18 @@ from app.domain.content import (
     with_speakers,
 )
 from app.domain.errors import ProviderError
-from app.domain.frozen import frozen, replace
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage, ToolCall
 from app.providers.base import DeltaSink, Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry
 from app.providers.error_object import ErrorObject
 from app.providers.failures import unusable_answer
 from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
-from app.providers.remote import NO_SUCH_ENDPOINT, RemoteModel, WireCall
+from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall, left_out
 from app.providers.responses import ResponsesModel
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
 
 MOST_DIMENSIONS: Final = 4096
-_OTHER_LIMIT: Final = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 """What Google documents in the place of the signature of a call that none of its models made."""
@@ -91,68 +89,43 @@ def is_openai(entry: ModelEntry) -> bool:
     return chat_url(entry).host == "api.openai.com" or _is_azure(entry)
 
 
-@frozen
-class _Form:
-    max_tokens_field: MaxTokensField
-    with_max_tokens_field: bool = True
-    with_schema: bool = True
-    with_usage: bool = True
-    with_reasoning: bool = True
-    with_names: bool = True
-    with_cache_key: bool = False
-    with_custom_tools: bool = False
-    with_unsigned: bool = True
-    with_chat_for_tools: bool = True
-    with_effort_for_tools: bool = True
-    with_thinking_for_choice: bool = True
-    with_thinking_member: bool = True
-    with_any_roles: bool = True
-    with_any_call_ids: bool = True
-    with_empty_answers: bool = True
-    with_details: bool = False
-
-
-def first_form(entry: ModelEntry) -> _Form:
-    """The form of the first request, where the alias does not say: OpenAI's newer models refuse `max_tokens`, and most
-    other servers know only that; nor do they know cache keys and custom tools. OpenRouter alone has details of
+def not_sent(entry: ModelEntry) -> frozenset[Part]:
+    """What the first request leaves out, where the alias does not say: OpenAI's newer models refuse `max_tokens`, and
+    most other servers know only that; nor do they know cache keys and custom tools. OpenRouter alone has details of
     reasoning."""
-    is_own = is_openai(entry)
-    return _Form(
-        entry.max_tokens_field or ("max_completion_tokens" if is_own else "max_tokens"),
-        with_cache_key=is_own if entry.prompt_cache_key is None else entry.prompt_cache_key,
-        with_custom_tools=is_own if entry.custom_tools is None else entry.custom_tools,
-        with_details=entry.return_reasoning == "signatures"
-        or (entry.return_reasoning is None and is_openrouter(entry)),
+    is_own, named, details = is_openai(entry), entry.max_tokens_field, entry.return_reasoning
+    return left_out(
+        {
+            "max_completion_tokens": is_own if named is None else named == "max_completion_tokens",
+            "cache_key": is_own if entry.prompt_cache_key is None else entry.prompt_cache_key,
+            "custom_tools": is_own if entry.custom_tools is None else entry.custom_tools,
+            "details": is_openrouter(entry) if details is None else details == "signatures",
+        }
     )
 
 
-class OpenAIProvider(RemoteModel[_Form]):
+class OpenAIProvider(RemoteModel):
     """One alias over the chat completions protocol, or over the Responses API."""
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         entry = endpoint.entry
         headers = chat_headers(endpoint)
-        super().__init__(endpoint, chat_url(entry), headers, first_form(entry), now, retry)
+        super().__init__(endpoint, chat_url(entry), headers, _ChatCall, not_sent(entry), now, retry)
         self._responses = ResponsesModel(endpoint, chat_url(entry, "/responses"), headers, now, retry)
         self.options = CHAT_OPTIONS if entry.api != "responses" else self._responses.options
         self.takes_any_option: bool = entry.pass_unknown
-        self._keeps_details = self._accepted.with_details
-
-    def _wire_call(self, request: CompletionRequest) -> _ChatCall:
-        # Details are refused because of one prompt's content; other refusals apply to the server.
-        return _ChatCall(request, self._entry, replace(self._accepted, with_details=self._keeps_details))
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Over the Responses API if the alias says so, or for tools that chat completions have refused with a reference
         to it; a server that does not have it is called as before."""
         is_fixed = self._entry.api == "responses"
-        if is_fixed or (request.tools and not self._accepted.with_chat_for_tools):
+        if is_fixed or (request.tools and "chat_for_tools" in self._refused):
             try:
                 return await self._responses.complete(request, on_delta)
             except ProviderError as error:
                 if is_fixed or error.status not in NO_SUCH_ENDPOINT:
                     raise
-            self._accepted = replace(self._accepted, with_chat_for_tools=True, with_effort_for_tools=False)
+            self._refused = self._refused - {"chat_for_tools"} | left_out({"effort_for_tools": False})
         return await super().complete(request, on_delta)
 
     async def aclose(self) -> None:
@@ -161,7 +134,7 @@ class OpenAIProvider(RemoteModel[_Form]):
 
     @property
     def reasons_beside_tools(self) -> bool:
-        return self._accepted.with_effort_for_tools or self._entry.api == "responses"
+        return "effort_for_tools" not in self._refused or self._entry.api == "responses"
 
     @property
     def vector_space(self) -> str:
@@ -178,13 +151,15 @@ class OpenAIProvider(RemoteModel[_Form]):
         return _embeddings(answer, len(texts), self._label)
 
 
-class _ChatCall(WireCall[_Form]):
+class _ChatCall(WireCall):
+    of_one_prompt = frozenset({"details"})
+
     def assembly(self) -> ChatAssembly:
-        return ChatAssembly(self.request.stop_sequences, with_details=self.first_form.with_details)
+        return ChatAssembly(self.request.stop_sequences, with_details="details" not in self.refused_before)
 
     @property
     def is_ready(self) -> bool:
-        has_own_form = self._names_as_text or self._custom_names() or not self.form.with_any_call_ids
+        has_own_form = self._names_as_text or self._custom_names() or not self.takes("long_call_ids")
         return not has_own_form and self._is_neutral_form
 
     @cached_property
@@ -196,66 +171,70 @@ class _ChatCall(WireCall[_Form]):
         return not any(_RESULT_OF_PARTS in piece for piece in messages.pieces)
 
     @property
+    def _limit_field(self) -> MaxTokensField:
+        is_newer = self.takes("max_completion_tokens") is self.takes("limit_field")  # the other one once it is refused
+        return "max_completion_tokens" if is_newer else "max_tokens"
+
+    @property
     def _names_as_text(self) -> bool:
-        return self.request.names_as_text or not (self.form.with_names and self.form.with_any_roles)
+        return self.request.names_as_text or not (self.takes("names") and self.takes("roles"))
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
-        request, form = self.request, self.form
+        request, takes = self.request, self.takes
         custom = self._custom_names()
         body: JsonObject = {"model": self.entry.model, **self.entry.parameters, **self._options()}
-        limit = form.max_tokens_field
-        body[limit if form.with_max_tokens_field else _OTHER_LIMIT[limit]] = request.max_output_tokens
-        if form.with_cache_key and request.cache_key is not None:
+        body[self._limit_field] = request.max_output_tokens
+        if takes("cache_key") and request.cache_key is not None:
             body.setdefault("prompt_cache_key", request.cache_key)
         if request.tools:
-            body["tools"] = [tool if form.with_custom_tools else as_function(tool) for tool in request.tools]
+            body["tools"] = [tool if takes("custom_tools") else as_function(tool) for tool in request.tools]
             if request.tool_choice is not None:
                 body["tool_choice"] = _choice(request.tool_choice, custom)
-            if not (form.with_effort_for_tools and form.with_chat_for_tools):
+            if not (takes("effort_for_tools") and takes("chat_for_tools")):
                 body["reasoning_effort"] = "none"
-            if not form.with_thinking_for_choice and self.forces_tools:
+            if not takes("thinking_for_choice") and self.forces_tools:
                 # Qwen's servers know no `thinking`, and think on.
-                body |= {"thinking": {"type": "disabled"}} if form.with_thinking_member else {"enable_thinking": False}
-        if form.with_schema and request.response_schema is not None:
+                body |= {"thinking": {"type": "disabled"}} if takes("thinking_member") else {"enable_thinking": False}
+        if takes("schema") and request.response_schema is not None:
             body["response_format"] = {
                 "type": "json_schema",
                 "json_schema": {"name": request.purpose, "schema": request.response_schema},
             }
         if stream:
             body["stream"] = True
-            if form.with_usage:
+            if takes("usage"):
                 body["stream_options"] = {"include_usage": True}
         if self.is_ready and isinstance(request.messages, JsonMessages):
             pieces = request.messages.pieces
-            if not form.with_unsigned:
+            if not takes("unsigned_calls"):
                 pieces = [piece.replace(_FIRST_CALL, _FIRST_CALL + _UNSIGNED) for piece in pieces]
-            if not form.with_empty_answers:
+            if not takes("empty_answers"):
                 pieces = [piece.replace(_EMPTY % b"", _EMPTY % _NO_ANSWER.encode()) for piece in pieces]
             return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
         spoken = with_speakers(request.messages) if self._names_as_text else request.messages
         messages = _with_text_results([self._message(message, custom) for message in spoken])
-        body["messages"] = messages if form.with_any_roles else _strict(messages)
+        body["messages"] = messages if takes("roles") else _strict(messages)
         return (json_bytes(body),)
 
     def _message(self, given: PromptMessage, custom: frozenset[str | None]) -> PromptMessage:
-        left_out = _OTHER_WIRES_ONLY if self.form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
+        left_out = _OTHER_WIRES_ONLY if self.takes("reasoning") else _OTHER_WIRES_ONLY | {"reasoning_content"}
         sent = {name: value for name, value in given.items() if name not in left_out}
-        if "tool_calls" in sent and ("reasoning_blocks" in given or not self.form.with_unsigned):
+        if "tool_calls" in sent and ("reasoning_blocks" in given or not self.takes("unsigned_calls")):
             sent["tool_calls"] = self._signed(sent["tool_calls"], given.get("reasoning_blocks", ()))
         details = [block for block in given.get("reasoning_blocks", ()) if block.get("type") in DETAIL_TYPES]
-        if details and self.form.with_details:
+        if details and self.takes("details"):
             sent["reasoning_details"] = details
-        if not self.form.with_any_call_ids:
+        if not self.takes("long_call_ids"):
             sent = _with_short_ids(sent)
         if custom and "tool_calls" in sent:
             sent["tool_calls"] = [_call(call, custom) for call in sent["tool_calls"]]
-        if not self.form.with_empty_answers and _is_empty_answer(sent):
+        if not self.takes("empty_answers") and _is_empty_answer(sent):
             sent["content"] = _NO_ANSWER
         return sent
 
     def _signed(self, calls: Sequence[JsonObject], blocks: Sequence[JsonObject]) -> list[JsonObject]:
         """The tool calls of a message with the signatures that Gemini made them with. It requires that of the first."""
-        signatures = {} if self.form.with_unsigned else {calls[0]["id"]: _NO_SIGNATURE}
+        signatures = {} if self.takes("unsigned_calls") else {calls[0]["id"]: _NO_SIGNATURE}
         signatures |= {block.get("id"): block.get("signature") for block in blocks if block.get("type") == SIGNATURE}
         google = {name: {"google": {SIGNATURE: signature}} for name, signature in signatures.items()}
         return [{**call, "extra_content": google[call["id"]]} if call["id"] in google else call for call in calls]
@@ -263,7 +242,7 @@ class _ChatCall(WireCall[_Form]):
     def _custom_names(self) -> frozenset[str | None]:
         """The names of the tools that are sent as custom ones."""
         return frozenset(
-            tool_name(tool) for tool in self.request.tools if self.form.with_custom_tools and is_custom(tool)
+            tool_name(tool) for tool in self.request.tools if self.takes("custom_tools") and is_custom(tool)
         )
 
     def _options(self) -> JsonObject:
@@ -272,7 +251,7 @@ class _ChatCall(WireCall[_Form]):
         sent = given if self.entry.pass_unknown else {name: given[name] for name in given if name in CHAT_OPTIONS}
         return {name: sent[name] for name in sent if self.request.tools or name != "parallel_tool_calls"}
 
-    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[str, object]:
+    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[Part, object]:
         """What the error names is dropped, or sent in another form: the output limit by its other name, speakers' names
         before the text, custom tools as functions. After a refusal the schema is dropped whatever the error says:
         servers name it in too many ways, and the answer is validated anyway.
@@ -280,24 +259,22 @@ class _ChatCall(WireCall[_Form]):
         request, messages, says, names = self.request, self.request.messages, error.message, error.names
         refuses_effort = request.tools and names("reasoning_effort") and names("tools")
         return {
-            "with_max_tokens_field": error.refuses(self.form.max_tokens_field),
-            "with_reasoning": error.refuses("reasoning_content"),
-            "with_details": refused
-            and _REASONING.search(says)
-            and any("reasoning_blocks" in each for each in messages),
-            "with_names": error.refuses("name") and any("name" in each for each in messages),
-            "with_unsigned": names(SIGNATURE) and any("tool_calls" in each for each in messages),
-            "with_any_call_ids": _STRICT_CALL_IDS.search(says) and any("tool_calls" in each for each in messages),
-            "with_any_roles": _STRICT_ROLES.search(says),
-            "with_empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
-            "with_cache_key": error.refuses("prompt_cache_key"),
-            "with_custom_tools": refused and self._custom_names() and names("custom"),
-            "with_chat_for_tools": refuses_effort and "/responses" in says and self.entry.api is None,
-            "with_effort_for_tools": refuses_effort,
-            "with_thinking_for_choice": self.refuses_thinking_for_choice(error),
-            "with_thinking_member": self.refuses_thinking_for_choice(error),
-            "with_usage": stream and names("stream_options", "include_usage"),
-            "with_schema": request.response_schema is not None and (refused or names("response_format", "json_schema")),
+            "limit_field": error.refuses(self._limit_field),
+            "reasoning": error.refuses("reasoning_content"),
+            "details": refused and _REASONING.search(says) and any("reasoning_blocks" in each for each in messages),
+            "names": error.refuses("name") and any("name" in each for each in messages),
+            "unsigned_calls": names(SIGNATURE) and any("tool_calls" in each for each in messages),
+            "long_call_ids": _STRICT_CALL_IDS.search(says) and any("tool_calls" in each for each in messages),
+            "roles": _STRICT_ROLES.search(says),
+            "empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
+            "cache_key": error.refuses("prompt_cache_key"),
+            "custom_tools": refused and self._custom_names() and names("custom"),
+            "chat_for_tools": refuses_effort and "/responses" in says and self.entry.api is None,
+            "effort_for_tools": refuses_effort,
+            "thinking_for_choice": self.refuses_thinking_for_choice(error),
+            "thinking_member": self.refuses_thinking_for_choice(error),
+            "usage": stream and names("stream_options", "include_usage"),
+            "schema": request.response_schema is not None and (refused or names("response_format", "json_schema")),
         }
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from app.domain.content import arguments_of
-from app.domain.frozen import replace
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.error_object import ErrorObject, error_object
 from app.providers.stream import Assembly, Event, ReplyRoom, StreamedError
@@ -124,7 +123,6 @@ class ChatAssembly(Assembly):
         self._calls = _CallFragments(self._room)
         self._details = _Details() if with_details else None
         self._in_deltas = False
-        self._is_refusal = False
 
     def read(self, event: Event) -> Delta:
         data = event.data.strip()
@@ -182,9 +180,7 @@ class ChatAssembly(Assembly):
 
     def completion(self) -> Completion:
         calls, details = self._calls.whole(), self._details.whole() if self._details else ()
-        answer = self._completed(calls, (*self._calls.signature_blocks(calls), *details))
-        is_refused = self._is_refusal and answer.finish_reason == "stop"
-        return replace(answer, finish_reason="refusal") if is_refused else answer
+        return self._completed(calls, (*self._calls.signature_blocks(calls), *details))
 
 
 def _first_choice(part: JsonObject) -> JsonObject | None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import httpx
 
@@ -41,17 +41,35 @@ NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
 _ONCE: Final = RetryPolicy(max_attempts=1)
 _INLINE_BODY_BYTES: Final = 262_144
 """Largest request, in bytes, whose messages are encoded on the event loop (a few ms)."""
-F = TypeVar("F")
+Part: TypeAlias = Literal[
+    "cache", "cache_key", "chat_for_tools", "custom_tools", "details", "effort_for_tools", "empty_answers",
+    "limit_field", "long_call_ids", "max_completion_tokens", "names", "no_earlier_tools", "reasoning", "roles",
+    "sampling", "schema", "sealed", "thinking", "thinking_for_choice", "thinking_member", "top_p_beside_temperature",
+    "unsigned_calls", "usage",
+]  # fmt: skip
+"""What some server refuses in a request, in any protocol, so that it is left out or sent in another form."""
 
 
-class WireCall(ABC, Generic[F]):
-    """One request in a wire protocol. Its `form` is what the server accepts of it, as far as its answers have shown."""
+def left_out(sent: Mapping[Part, bool]) -> frozenset[Part]:
+    """The parts that are not sent."""
+    return frozenset({part for part in sent if not sent[part]})
 
-    def __init__(self, request: CompletionRequest, entry: ModelEntry, form: F) -> None:
+
+class WireCall(ABC):
+    """One request in a wire protocol. `refused` is what the server does not take of it, as far as its answers have
+    shown, `refused_before` what it had not taken of others."""
+
+    of_one_prompt: ClassVar[frozenset[Part]] = frozenset()
+    """What is refused because of one prompt's content. Other refusals are those of the server."""
+
+    def __init__(self, request: CompletionRequest, entry: ModelEntry, refused: frozenset[Part]) -> None:
         self.request = request
         self.entry = entry
-        self.first_form = form
-        self.form: F = form
+        self.refused_before = refused
+        self.refused: frozenset[Part] = refused
+
+    def takes(self, part: Part) -> bool:
+        return part not in self.refused
 
     @property
     def is_ready(self) -> bool:
@@ -75,25 +93,25 @@ class WireCall(ABC, Generic[F]):
         """The body, in pieces."""
 
     @abstractmethod
-    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[str, object]:
-        """For each part of the form whether the server refused it; the first one that is in the form is dropped.
+    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[Part, object]:
+        """For each part whether the server refused it; the first one that it was taken to accept is left out.
 
         Without `refused` the error is a 5xx: then only what the error names is refused.
         """
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
-        """Drops one part of the form that the server refused; true if the next body is different."""
-        refusals = self.refusals(error, stream=stream, refused=refused)
-        form: Any = self.form
-        dropped = next((part for part, is_refused in refusals.items() if is_refused and getattr(form, part)), None)
-        self.form = replace(form, **{dropped: False}) if dropped else form
-        return dropped is not None
+        """Leaves out one part that the server refused; true if the next body is different."""
+        for part, is_refused in self.refusals(error, stream=stream, refused=refused).items():
+            if is_refused and self.takes(part):
+                self.refused = self.refused.union((part,))
+                return True
+        return False
 
 
-class RemoteModel(Provider, ABC, Generic[F]):
-    """The common part of adapters over HTTP: the model of an endpoint, at a URL of its wire protocol.
+class RemoteModel(Provider):
+    """The common part of adapters over HTTP: the model of an endpoint, at a URL of the wire protocol of `call_in`.
 
-    `headers` are sent with every call. `form` is that of the first request; what a server refuses of it is remembered.
+    `headers` are sent with every call. `refused` is what no request has; what a server refuses besides is remembered.
     """
 
     def __init__(
@@ -101,7 +119,8 @@ class RemoteModel(Provider, ABC, Generic[F]):
         endpoint: Endpoint,
         url: httpx.URL,
         headers: Mapping[str, str],
-        form: F,
+        call_in: type[WireCall],
+        refused: frozenset[Part],
         now: Callable[[], datetime],
         retry: RetryPolicy | None,
     ) -> None:
@@ -110,7 +129,8 @@ class RemoteModel(Provider, ABC, Generic[F]):
         self._key = endpoint.api_key
         self._url = str(url)
         self._headers = headers
-        self._accepted: F = form
+        self._call_in = call_in
+        self._refused: frozenset[Part] = refused
         self._now = now
         self._retry = retry or RetryPolicy()
         self._transport = HttpTransport(
@@ -120,12 +140,8 @@ class RemoteModel(Provider, ABC, Generic[F]):
     async def aclose(self) -> None:
         await self._transport.aclose()
 
-    @abstractmethod
-    def _wire_call(self, request: CompletionRequest) -> WireCall[F]:
-        """The request in what is accepted of this protocol."""
-
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
-        call = self._wire_call(request)
+        call = self._call_in(request, self._entry, self._refused)
         tap = DeltaTap(on_delta) if on_delta is not None else None
         stream = tap is not None
         deadline = asyncio.get_running_loop().time() + self._entry.timeout_s
@@ -157,8 +173,7 @@ class RemoteModel(Provider, ABC, Generic[F]):
         except ProviderError as error:
             error.partial, error.usages = tap.partial if tap is not None else None, _used(assemblies)
             raise
-        if call.form != call.first_form:  # only what led to an answer; else what another call has learned is kept
-            self._accepted = call.form
+        self._refused |= call.refused - call.refused_before - call.of_one_prompt  # only what led to an answer
         return answer
 
     async def _look_up(self, url: httpx.URL, body: bytes, *, timeout_s: float) -> Any:
@@ -182,7 +197,7 @@ class RemoteModel(Provider, ABC, Generic[F]):
         return ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
 
     async def _attempt(
-        self, call: WireCall[F], assembly: Assembly, tap: DeltaTap | None, *, stream: bool, deadline: float
+        self, call: WireCall, assembly: Assembly, tap: DeltaTap | None, *, stream: bool, deadline: float
     ) -> Completion:
         body = partial(call.body, stream=stream)
         headers = {**call.request.headers, **self._headers}
@@ -203,7 +218,7 @@ class RemoteModel(Provider, ABC, Generic[F]):
             await reply.aclose()
 
     async def _read_whole(
-        self, reply: HttpReply, call: WireCall[F], assembly: Assembly, tap: DeltaTap | None, *, stream: bool
+        self, reply: HttpReply, call: WireCall, assembly: Assembly, tap: DeltaTap | None, *, stream: bool
     ) -> Completion:
         """An answer without streaming, which a server may send although streaming was requested."""
         if reply.is_success and "json" not in (reply.content_type or "json"):
@@ -217,7 +232,7 @@ class RemoteModel(Provider, ABC, Generic[F]):
             tap(Delta(completion.text or "", completion.reasoning or "", completion.finish_reason == "refusal"))
         return completion
 
-    def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall[F], *, stream: bool) -> Exception:
+    def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall, *, stream: bool) -> Exception:
         """The error to raise: one that ends the call, or an `AttemptError`. The request may be changed for a retry."""
         status = _status(reply, error)
         mapped = provider_error(status, error, self._label, lambda: b"".join(call.body(stream=stream)), self._key)

@@ -11,11 +11,10 @@ from typing import Any, Final
 import httpx
 
 from app.domain.content import as_function, content_text, custom_input, is_custom, tool_name, with_speakers
-from app.domain.frozen import frozen, replace
-from app.domain.types import CHAT_OPTIONS, CompletionRequest, Content, JsonObject, PromptMessage, ToolDefinition
+from app.domain.types import CHAT_OPTIONS, Content, JsonObject, PromptMessage, ToolDefinition
 from app.providers.base import Endpoint
 from app.providers.error_object import ErrorObject
-from app.providers.remote import RemoteModel, WireCall
+from app.providers.remote import Part, RemoteModel, WireCall, left_out
 from app.providers.responses_answer import REASONING, ResponseAssembly
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes
@@ -31,16 +30,7 @@ _OPTIONS: Final = _UNCHANGED | {"parallel_tool_calls", "reasoning_effort", "verb
 _SEALED: Final = re.compile(r"encrypted[ _]content", re.IGNORECASE)
 
 
-@frozen
-class _Form:
-    with_cache_key: bool
-    with_custom_tools: bool
-    with_schema: bool = True
-    with_sealed: bool = True
-    with_reasoning: bool = True
-
-
-class ResponsesModel(RemoteModel[_Form]):
+class ResponsesModel(RemoteModel):
     """One alias over the Responses API."""
 
     options = _OPTIONS
@@ -54,52 +44,51 @@ class ResponsesModel(RemoteModel[_Form]):
         retry: RetryPolicy | None = None,
     ) -> None:
         entry = endpoint.entry
-        form = _Form(entry.prompt_cache_key is not False, entry.custom_tools is not False)
-        super().__init__(endpoint, url, headers, form, now, retry)
-
-    def _wire_call(self, request: CompletionRequest) -> _ResponsesCall:
-        # Reasoning is refused because of one prompt's content; other refusals apply to the server.
-        return _ResponsesCall(request, self._entry, replace(self._accepted, with_reasoning=True))
+        has_key, has_custom = entry.prompt_cache_key is not False, entry.custom_tools is not False
+        refused = left_out({"cache_key": has_key, "custom_tools": has_custom})
+        super().__init__(endpoint, url, headers, _ResponsesCall, refused, now, retry)
 
 
-class _ResponsesCall(WireCall[_Form]):
+class _ResponsesCall(WireCall):
+    of_one_prompt = frozenset({"reasoning"})
+
     def assembly(self) -> ResponseAssembly:
         return ResponseAssembly()
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
-        request, form = self.request, self.form
-        custom = frozenset(tool_name(tool) for tool in request.tools if form.with_custom_tools and is_custom(tool))
+        request, takes = self.request, self.takes
+        custom = frozenset(tool_name(tool) for tool in request.tools if takes("custom_tools") and is_custom(tool))
         body: JsonObject = {
             "model": self.entry.model,
             "store": False,
             **_options({**self.entry.parameters, **request.options}),
             "max_output_tokens": max(request.max_output_tokens, _LEAST_OUTPUT_TOKENS),
-            "input": _items(request.messages, custom, with_reasoning=form.with_reasoning),
+            "input": _items(request.messages, custom, with_reasoning=takes("reasoning")),
         }
-        if form.with_sealed:
+        if takes("sealed"):
             body["include"] = ["reasoning.encrypted_content"]
-        if form.with_cache_key and request.cache_key is not None:
+        if takes("cache_key") and request.cache_key is not None:
             body.setdefault("prompt_cache_key", request.cache_key)
         if request.tools:
-            body["tools"] = [_tool(tool if form.with_custom_tools else as_function(tool)) for tool in request.tools]
+            body["tools"] = [_tool(tool if takes("custom_tools") else as_function(tool)) for tool in request.tools]
             if request.options.get("parallel_tool_calls") is not None:
                 body["parallel_tool_calls"] = request.options["parallel_tool_calls"]
             if request.tool_choice is not None:
                 body["tool_choice"] = _choice(request.tool_choice, custom)
-        if form.with_schema and request.response_schema is not None:
+        if takes("schema") and request.response_schema is not None:
             wanted = {"type": "json_schema", "name": request.purpose, "schema": request.response_schema}
             body["text"] = {**body.get("text", {}), "format": {**wanted, "strict": False}}
         return (json_bytes({**body, "stream": True} if stream else body),)
 
-    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[str, object]:  # noqa: ARG002 - the protocol's
+    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[Part, object]:  # noqa: ARG002 - the protocol's
         """Models that do not reason have no encrypted reasoning, and none reads that of another."""
         request, of_sealed = self.request, _SEALED.search(error.message) or "invalid_encrypted_content" in error.codes
         return {
-            "with_reasoning": of_sealed and any("reasoning_blocks" in each for each in request.messages),
-            "with_sealed": of_sealed or error.names("include"),
-            "with_cache_key": error.refuses("prompt_cache_key"),
-            "with_custom_tools": any(map(is_custom, request.tools)) and error.names("custom"),
-            "with_schema": request.response_schema is not None and error.names("text", "json_schema"),
+            "reasoning": of_sealed and any("reasoning_blocks" in each for each in request.messages),
+            "sealed": of_sealed or error.names("include"),
+            "cache_key": error.refuses("prompt_cache_key"),
+            "custom_tools": any(map(is_custom, request.tools)) and error.names("custom"),
+            "schema": request.response_schema is not None and error.names("text", "json_schema"),
         }
 
 

@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import Any, Final
 
 from app.domain.content import arguments_of
-from app.domain.frozen import replace
 from app.domain.types import Completion, Delta, FinishReason, JsonObject
 from app.providers.error_object import ErrorObject, error_object
 from app.providers.openai_answer import usage_of
@@ -16,8 +15,7 @@ from app.providers.wire import (
     MOST_ITEMS,
     MalformedAnswerError,
     answered_items,
-    check_calls,
-    checked_call,
+    checked_calls,
     decode_json,
     fields_of,
     list_of,
@@ -52,7 +50,6 @@ class ResponseAssembly(Assembly):
         self._in_deltas: set[int | None] = set()
         self._text_of: object = None
         self._thought_of: object = None
-        self._is_refusal = False
 
     def read(self, event: Event) -> Delta:
         if event.data.strip() in (b"", b"[DONE]"):  # gateways end with the mark of chat completions
@@ -93,14 +90,8 @@ class ResponseAssembly(Assembly):
         return self.completion()
 
     def completion(self) -> Completion:
-        check_calls(len(self._calls))
-        calls = tuple(
-            checked_call(call.get("call_id"), call.get("name"), call["arguments"], position)
-            for position, call in enumerate(self._calls)
-        )
-        answer = self._completed(calls, tuple(self._blocks))
-        is_refused = self._is_refusal and answer.finish_reason == "stop"
-        return replace(answer, finish_reason="refusal") if is_refused else answer
+        calls = [(call.get("call_id"), call.get("name"), call["arguments"]) for call in self._calls]
+        return self._completed(checked_calls(calls), tuple(self._blocks))
 
     def _end(self, response: JsonObject, *, streamed: bool) -> Delta:
         """Takes the response as it ended; of a stream that had no items, with those that it has."""

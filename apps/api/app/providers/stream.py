@@ -204,6 +204,7 @@ class Assembly(ABC):
         self._has_begun = False
         self._finish: Any = None
         self._model: str | None = None
+        self._is_refusal = False
         self._room = ReplyRoom()
         self._text = TextFlow(self._room)
         self._reasoning = TextFlow(self._room)
@@ -245,9 +246,11 @@ class Assembly(ABC):
         if not self._has_begun:
             raise MalformedAnswerError("the stream carries no answer")
         reason = self.reasons.get(stop_reason(self._finish), "other")
+        if calls and reason in {"stop", "other"}:
+            reason = "tool_calls"
         return Completion(
             text=self._text.text or (None if calls else ""),
-            finish_reason="tool_calls" if calls and reason in {"stop", "other"} else reason,
+            finish_reason="refusal" if self._is_refusal and reason == "stop" else reason,
             usage=self.usage,
             tool_calls=calls,
             reasoning=self._reasoning.text or None,

@@ -151,6 +151,12 @@ def checked_call(identity: Any, name: Any, arguments: str, position: int) -> Too
     return ToolCall(id=storable(identity), name=storable(name), arguments=storable(arguments))
 
 
+def checked_calls(calls: Sequence[tuple[Any, Any, str]]) -> tuple[ToolCall, ...]:
+    """The tool calls of an answer by their ids, names and arguments. Raises as `check_calls` and `checked_call`."""
+    check_calls(len(calls))
+    return tuple(checked_call(*call, position) for position, call in enumerate(calls))
+
+
 def model_name(value: Any) -> str | None:
     """The model name that a provider reports, shortened; None where it reports none."""
     return storable(value[:_MOST_NAME_CHARS]) if isinstance(value, str) and value else None

@@ -19,7 +19,7 @@ from app.domain.errors import existing
 from app.domain.frozen import frozen
 
 FOLDER = Path(__file__).parents[2] / "_ui"
-"""The folder that `make web` builds into. It is part of the wheel."""
+"""The folder that `make web` builds into. It is part of the repository and of the wheel."""
 
 DOCS_POLICY = "; ".join(
     (
@@ -42,16 +42,6 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _FOR_EVER = "public, max-age=31536000, immutable"
-_NOT_BUILT = b"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Plimsoll: this page is not built</title>
-<h1>This page is not built</h1>
-<p>This service runs from sources in which its pages, the inspector and the API's, were not built yet.
-In the project's folder:</p>
-<pre>make web</pre>
-<p>Then start the service again. <code>make run</code> does both.</p>
-<p>The API itself is served as ever; <code>/openapi.json</code> describes it.</p>
-</html>
-"""
 
 
 @frozen
@@ -63,33 +53,30 @@ class _File:
 
 
 class InspectorFiles:
-    """The built files by their path below `/ui/`; the index has the path ``""``. Empty if nothing was built.
+    """The built files by their path below `/ui/`; the index has the path ``""``.
 
     The page of `/docs` is kept apart from them, because its addresses are relative to another folder.
     """
 
     def __init__(self, folder: Path = FOLDER) -> None:
-        found = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
-        files = {path.relative_to(folder).as_posix(): _file(path, folder) for path in found}
-        if "index.html" in files:
-            files[""] = files["index.html"]
+        files = {
+            path.relative_to(folder).as_posix(): _file(path, folder) for path in folder.rglob("*") if path.is_file()
+        }
         self._docs = files.pop("docs.html", None)
         self._files: Mapping[str, _File] = files
 
     def response(self, path: str, if_none_match: str | None) -> Response | None:
-        """The answer for a file; None if there is none. If nothing was built, the index says how to build the files."""
-        file = self._files.get(path)
-        return None if file is None and path else _answer(file, CONTENT_SECURITY_POLICY, if_none_match)
+        """The answer for a file; None if there is none."""
+        return _answer(self._files.get(path or "index.html"), CONTENT_SECURITY_POLICY, if_none_match)
 
-    def docs(self, if_none_match: str | None) -> Response:
+    def docs(self, if_none_match: str | None) -> Response | None:
         return _answer(self._docs, DOCS_POLICY, if_none_match)
 
 
-def _answer(file: _File | None, policy: str, if_none_match: str | None) -> Response:
-    headers = {**_HEADERS, "Content-Security-Policy": policy}
+def _answer(file: _File | None, policy: str, if_none_match: str | None) -> Response | None:
     if file is None:
-        return Response(_NOT_BUILT, 503, {**headers, "Cache-Control": "no-store", "Retry-After": "60"}, "text/html")
-    headers |= {"Cache-Control": file.cache_control, "ETag": file.etag}
+        return None
+    headers = {**_HEADERS, "Content-Security-Policy": policy, "Cache-Control": file.cache_control, "ETag": file.etag}
     if if_none_match is not None and file.etag in if_none_match:
         return Response(status_code=304, headers=headers)
     return Response(file.content, 200, headers, file.media_type)
@@ -130,4 +117,4 @@ async def get_page(path: str, if_none_match: Annotated[str | None, Header()] = N
 @router.get("/docs")
 async def get_docs(if_none_match: Annotated[str | None, Header()] = None) -> Response:
     """The page of the API reference. Its script is one of the files of `/ui`."""
-    return _FILES.docs(if_none_match)
+    return existing(_FILES.docs(if_none_match), "page")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, cast
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, cast
 
 import orjson
 from pydantic import ValidationError
@@ -23,23 +24,46 @@ _OF_A_KEY = "[key]"
 DEEPEST = 64
 MOST_VALUES = 100_000
 _INT64 = 2**63
+_TEXTS: Final = frozenset((
+    "arguments", "content", "context", "data", "filename", "input", "instructions", "output", "prompt", "reasoning",
+    "reasoning_content", "refusal", "summary_text", "system", "text", "thinking", "title",
+))  # fmt: skip
+"""The members that hold what people, tools and models have written, in all forms of a message."""
+_CALL_INPUTS: Final = frozenset({"action", "input"})
+"""The members whose objects a model has written: the inputs of its calls."""
+_HALF: Final = re.compile(
+    rb"\\u[dD](?:[89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][\da-fA-F]{2}\\u[dD])[c-fC-F][\da-fA-F]{2})"
+)
+"""An escape of half a surrogate pair, unless an escaped backslash is before it."""
 
 
 def parse_body(raw: bytes, most_values: int = MOST_VALUES) -> Any:
     """The value of a JSON body that Postgres can store. Raises `InvalidRequest`, which does not quote the body.
 
     A body with too many values is refused before it is parsed, because parsing is one call that blocks all threads.
-    orjson refuses NaN, Infinity, numbers beyond a double, lone surrogates, bytes that are not UTF-8, and more than
-    1,024 levels of nesting. We also refuse NUL characters (Postgres cannot store them), integers beyond 64 bits (orjson
-    would round them), and more than `DEEPEST` levels, which is deeper than any honest body.
+    orjson refuses NaN, Infinity, numbers beyond a double, bytes that are not UTF-8, and more than 1,024 levels of
+    nesting. We also refuse integers beyond 64 bits (orjson would round them), and more than `DEEPEST` levels, which is
+    deeper than any honest body.
+
+    Postgres stores neither NUL characters nor halves of surrogate pairs. In the texts of messages they become U+FFFD:
+    clients resend all messages, and would be refused for good for one file that a tool has read. Elsewhere, in ids,
+    names and keys, they are refused.
     """
     if _has_more_values(raw, most_values):
         raise InvalidRequest(f"The body has more than {most_values} values.", ("body",))
     try:
         value = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error.msg} at character {error.pos}.", ("body",)) from None
+    except orjson.JSONDecodeError:
+        raw = _HALF.sub(_nul_for_half, raw)
+        try:
+            value = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            reason = f"The body is not valid JSON: {error.msg} at character {error.pos}."
+            raise InvalidRequest(reason, ("body",)) from None
     _check(value, raw)
+    if b"\\u0000" in raw:
+        _replace_nul([value])
     return value
 
 
@@ -71,20 +95,13 @@ def _marks(raw: bytes, start: int, end: int) -> int:
 
 def _check(value: Any, raw: bytes) -> None:
     """Checks every value once, level by level, without recursion, which could overflow the stack."""
-    may_have_nul = b"\\u0000" in raw
     level: list[Any] = [value]
     huge = False
     for _depth in range(DEEPEST + 1):
         below: list[Any] = []
         for item in level:
-            if isinstance(item, str):
-                if may_have_nul and "\0" in item:
-                    raise InvalidRequest("The body has a NUL character in a string, which cannot be stored.", ("body",))
-            elif isinstance(item, dict):
-                entries = cast("dict[str, Any]", item)
-                if may_have_nul and any("\0" in key for key in entries):
-                    raise InvalidRequest("The body has a NUL character in a key, which cannot be stored.", ("body",))
-                below.extend(entries.values())
+            if isinstance(item, dict):
+                below.extend(cast("dict[str, Any]", item).values())
             elif isinstance(item, list):
                 below.extend(cast("list[Any]", item))
             elif isinstance(item, (int, float)) and not -_INT64 < item < _INT64:
@@ -95,6 +112,34 @@ def _check(value: Any, raw: bytes) -> None:
             return
         level = below
     raise InvalidRequest(f"The body nests deeper than {DEEPEST} levels.", ("body",))
+
+
+def _nul_for_half(half: re.Match[bytes]) -> bytes:
+    """A NUL for half a surrogate pair, so that one rule applies to both."""
+    before = half.start()
+    while before and half.string[before - 1] == ord("\\"):
+        before -= 1
+    return half[0] if (half.start() - before) % 2 else rb"\u0000"
+
+
+def _replace_nul(value: dict[str, Any] | list[Any], *, is_text: bool = False, is_input: bool = False) -> None:
+    """Replaces NUL by U+FFFD, in place: in the members `_TEXTS` of an object, in a list that `is_text`, and in all of a
+    call's input. Recursive, but no deeper than `DEEPEST`. Raises `InvalidRequest` for a NUL elsewhere."""
+    names = value.keys() if isinstance(value, dict) else ()
+    is_refused = any("\0" in name for name in names)
+    for at, each in cast("Iterable[tuple[Any, Any]]", value.items() if isinstance(value, dict) else enumerate(value)):
+        if isinstance(each, str) and "\0" in each:
+            value[at] = each.replace("\0", "\ufffd")
+            is_refused = is_refused or not (is_input or (at in _TEXTS if names else is_text))
+        elif isinstance(each, list):
+            _replace_nul(cast("list[Any]", each), is_text=at in _TEXTS if names else is_text, is_input=is_input)
+        elif isinstance(each, dict):
+            _replace_nul(cast("dict[str, Any]", each), is_input=is_input or at in _CALL_INPUTS)
+    if is_refused:
+        raise InvalidRequest(
+            "The body has a NUL character or half a surrogate pair outside of text, where it cannot be replaced.",
+            ("body",),
+        )
 
 
 def _refuse_huge_integer(digits: str) -> int:
