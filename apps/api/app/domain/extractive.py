@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
-from itertools import chain
+from itertools import chain, count
 from math import log
 from typing import Final, NamedTuple
 
@@ -34,7 +34,7 @@ from app.domain.lasting import (
 )
 from app.domain.sentences import ReadSentence, Sentence, may_finish, proposes_only, read_lasting, read_sentence
 from app.domain.statements import statements
-from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, SummaryList
+from app.domain.types import SummaryBody, SummaryItem, SummaryList
 
 _LONGEST_KEPT_CHARS: Final = 32_768
 _TEXT_SHARE: Final = 0.2
@@ -235,15 +235,14 @@ def _is_goal(unit: PlacedSentence) -> bool:
 
 def _carried(previous: SummaryBody, read: ReadSentence) -> list[PlacedSentence]:
     """The items of the previous summary; their positions precede those of everything new."""
-    items: list[tuple[SummaryList, SummaryItem]] = [
-        (kind, item) for kind in SUMMARY_LISTS for item in getattr(previous, kind)
-    ]
     found: list[PlacedSentence] = []
-    for at, (kind, item) in enumerate(items):
-        sentence = read(item.text)
-        worth = (sentence.value + _VALUE_OF_KIND.get(kind, 0.0)) * _weight(sentence, "", kind)
-        if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
-            found.append(placed(at - _BEFORE, item.message_ids, "", sentence, kind, worth))
+    positions = count(-_BEFORE)
+    for kind, items in previous.lists.items():
+        for item, position in zip(items, positions, strict=False):
+            sentence = read(item.text)
+            worth = (sentence.value + _VALUE_OF_KIND.get(kind, 0.0)) * _weight(sentence, "", kind)
+            if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
+                found.append(placed(position, item.message_ids, "", sentence, kind, worth))
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final, TypeAlias, cast
 
 import orjson
@@ -237,16 +237,15 @@ def _document_messages(
 
 
 def _short_ids(body: SummaryBody) -> dict[str, SummaryItem]:
-    items = [item for name in SUMMARY_LISTS for item in getattr(body, name)]
-    return {f"p{at}": item for at, item in enumerate(items, start=1)}
+    return {f"p{at}": item for at, item in enumerate(body.items, start=1)}
 
 
-def _document_summary(body: SummaryBody, items: Mapping[str, SummaryItem]) -> list[str]:
+def _document_summary(body: SummaryBody, short_ids: Iterable[str]) -> list[str]:
     document = [f' {{"summary_text": {_json(body.summary_text)},']
-    rest = iter(items.items())
-    for name in SUMMARY_LISTS:
+    rest = iter(short_ids)
+    for name, items in body.lists.items():
         parts: list[str] = []
-        for short_id, item in islice(rest, len(getattr(body, name))):
+        for item, short_id in zip(items, rest, strict=False):
             parts += (f' {{"text": {_json(item.text)},', f' "message_ids": ["{short_id}"]}},')
         document += _document_list(name, parts)
     document[-1] = f"{document[-1][:-1]}}},"
@@ -282,7 +281,7 @@ def accept_summary(
         raise SummaryRefused("unknown_message_id") from error
     text = _storable(raw["summary_text"])
     body = SummaryBody(text_before if _is_ellipsis(text) else text, **lists)
-    if not all((body.summary_text, *(item.text for items in lists.values() for item in items))):
+    if not all((body.summary_text, *(item.text for item in body.items))):
         raise SummaryRefused("empty")
     return body
 
