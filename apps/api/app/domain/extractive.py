@@ -230,7 +230,7 @@ def _is_goal(unit: PlacedSentence) -> bool:
     sentence = unit.sentence
     if not sentence.cues & cues.WANTS or sentence.kind == "open_questions" or sentence.leans or sentence.standing:
         return False
-    return cues.GOAL.search(sentence.text.lower()) is not None
+    return cues.GOAL.search(cues.plain(sentence.text)) is not None
 
 
 def _carried(previous: SummaryBody, read: ReadSentence) -> list[PlacedSentence]:
@@ -301,7 +301,7 @@ def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -
     everything = [*sources, *context]
     for index in range(len(everything) - 1, -1, -1):
         source = everything[index]
-        if source.role == "assistant" and source.text.strip() and not cues.NO_ANSWER.search(source.text):
+        if source.role == "assistant" and source.text.strip() and not cues.NO_ANSWER.search(cues.plain(source.text)):
             return index
     return 0
 

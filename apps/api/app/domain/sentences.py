@@ -167,7 +167,7 @@ def _read(text: str, typed: str, lower: str, words: tuple[str, ...], possible: i
 
 def demands(text: str) -> bool:
     """Whether the text states a constraint (always, never, only …), as far as the English cues show."""
-    lower = text.lower()
+    lower = cues.plain(text)
     if text.isascii() and not any([part in lower for part in cues.PARTS[cues.CONSTRAINS]]):  # noqa: C419 - faster than a generator
         return False
     return cues.CONSTRAINT.search(lower) is not None
@@ -181,7 +181,7 @@ def may_finish(text: str) -> bool:
 
 def proposes_only(text: str) -> bool:
     """Whether a text that reads like a decision is only a proposal if an assistant wrote it."""
-    return cues.DECIDED.search(text.lower()) is None
+    return cues.DECIDED.search(cues.plain(text)) is None
 
 
 def _kind(text: str, lower: str, possible: int) -> SummaryList:
