@@ -53,6 +53,11 @@ def test_identifiers_count_wherever_one_ends_and_the_next_begins(text: str, coun
     assert read_sentence(text).signals == 0.75 * count
 
 
+@pytest.mark.parametrize("text", ["Where does the train leave?", "電車はどこから出ますか？", "من أين يغادر القطار؟"])
+def test_a_question_ends_in_the_mark_of_its_script(text: str) -> None:
+    assert read_sentence(text).kind == "open_questions"
+
+
 @pytest.mark.parametrize("mark", ["'", "’"])
 def test_the_apostrophe_of_phones_and_of_typewriters_is_the_same(mark: str) -> None:
     assert demands(f"Please don{mark}t restart the pump.")

@@ -15,6 +15,7 @@ from app.domain.types import SummaryList
 
 T = TypeVar("T")
 
+QUESTION_MARKS: Final = ("?", "？", "؟")
 _WORD: Final = re.compile(r"\w+(?:[-'’./:@]\w+)*")
 _PLAIN_WORD: Final = re.compile(r"[a-z0-9_]+(?:[-'./:@][a-z0-9_]+)*")
 _NUMBER: Final = re.compile(r"\d[\d.,:/-]*")
@@ -165,6 +166,11 @@ def _read(text: str, typed: str, lower: str, words: tuple[str, ...], possible: i
     return Sentence(text, words, _kind(typed, lower, possible), signals, leans, standing, possible, value, weight)
 
 
+def asks(text: str) -> bool:
+    """Whether the text ends with a question mark, perhaps within quotation marks or brackets."""
+    return text.rstrip("\"'”’) ").endswith(QUESTION_MARKS)
+
+
 def demands(text: str) -> bool:
     """Whether the text states a constraint (always, never, only …), as far as the English cues show."""
     lower = cues.plain(text)
@@ -185,8 +191,7 @@ def proposes_only(text: str) -> bool:
 
 
 def _kind(text: str, lower: str, possible: int) -> SummaryList:
-    may_ask = ("?" in text or "？" in text) and text.rstrip("\"'”’) ").endswith(("?", "？"))
-    if may_ask and not cues.NO_QUESTION.search(text, max(0, len(text) - cues.LONGEST_TAG_CHARS)):
+    if asks(text) and not cues.NO_QUESTION.search(text, max(0, len(text) - cues.LONGEST_TAG_CHARS)):
         return "open_questions"
     if possible & cues.DECIDES and cues.DECIDED.search(lower):
         return "decisions"

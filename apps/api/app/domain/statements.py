@@ -23,7 +23,7 @@ _MOST_JSON_CHARS: Final = 65_536
 _WRAPPED_CHARS: Final = 50
 """A longer line of prose, followed by a line in lower case, was wrapped at a fixed width; the two are joined."""
 
-_SENTENCE_END: Final = re.compile(r"[.!?…。！？](?:(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？]))")
+_SENTENCE_END: Final = re.compile(r"[.!?…؟۔।。！？](?:(?<=[.!?…؟۔।])[\"'”’)\]]*\s+|(?<=[。！？]))")
 """It begins with a character set, because the search is several times as fast that way."""
 _NO_END: Final = re.compile(
     r"(?:(?:^|[\s(])(?:Mrs?|Ms|Dr|Prof|St|No|Nr|vs|approx|ca|e\.g|i\.e|z\.B|bzw|usw|Sra?|[A-Z])|^\W*\d{1,3})\.\s*$"
