@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
 from app.domain import cues
 from app.domain.types import SummaryList
-
-T = TypeVar("T")
 
 QUESTION_MARKS: Final = ("?", "？", "؟")
 _WORD: Final = re.compile(r"\w+(?:[-'’./:@]\w+)*")
@@ -66,24 +65,12 @@ _LAST_WORDS: Final = frozenset(part.split()[-1] for _, part in _OF_WORDS)
 _ANY_PART: Final = re.compile("|".join(sorted(map(re.escape, {*_LAST_WORDS, *(part for _, part in _OF_A_WORD)}))))
 _SEVERAL: Final = " "
 _MOST_WORDS: Final = 8192
+"""Words whose cues are cached: conversations repeat a small set of words."""
 _LONGEST_KEPT_CHARS: Final = 1_024
 """Longest sentence whose words are cached: more than a statement has, but not an item or a line of a summary."""
 
 
-class _OfWord(dict[str, T]):
-    """What a function gives for a word, cached: conversations repeat a small set of words."""
-
-    def __init__(self, of: Callable[[str], T]) -> None:
-        super().__init__()
-        self._of = of
-
-    def __missing__(self, word: str) -> T:
-        if len(self) >= _MOST_WORDS:
-            self.clear()
-        value = self[word] = self._of(word)
-        return value
-
-
+@lru_cache(_MOST_WORDS)
 def _cues_of(word: str) -> int:
     """The cues that an ASCII text with this word may have."""
     found = cues.RULES * (word in cues.RULE_WORDS)
@@ -95,19 +82,16 @@ def _cues_of(word: str) -> int:
     return found
 
 
+@lru_cache(_MOST_WORDS)
 def _plain_word_of(text: str) -> str:
     """The word in a piece, without spaces, of a lower-case ASCII text: empty if there is none, or `_SEVERAL`."""
     words = _PLAIN_WORD.findall(text)
     return _SEVERAL if len(words) > 1 else "".join(words)
 
 
-_possible: Final = _OfWord(_cues_of)
-_plain_word: Final = _OfWord(_plain_word_of)
-
-
 def _words_of(lower: str) -> tuple[str, ...]:
     """The different words of a lower-case ASCII text."""
-    words = dict.fromkeys(map(_plain_word.__getitem__, lower.split()))
+    words = dict.fromkeys(map(_plain_word_of, lower.split()))
     if _SEVERAL in words:
         return tuple(dict.fromkeys(_PLAIN_WORD.findall(lower)))
     if "" in words:
@@ -138,7 +122,7 @@ def _worded(text: str) -> tuple[str, str, tuple[str, ...], int]:
         return typed, typed.lower(), words, cues.ANYTHING
     lower, possible = text.lower(), 0
     words = _words_of(lower)
-    for of_word in filter(None, map(_possible.__getitem__, words)):
+    for of_word in filter(None, map(_cues_of, words)):
         possible |= of_word
     if possible & _PHRASES:
         for cue, part in _OF_WORDS:
