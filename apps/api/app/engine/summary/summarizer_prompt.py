@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
+from app.domain.content import storable
 from app.domain.frozen import frozen
 from app.domain.stored import MOST_CITED_MESSAGES
 from app.domain.types import (
@@ -279,7 +280,7 @@ def accept_summary(
         lists = {name: _accept_items(raw[name], known_ids, items_before, carried) for name in SUMMARY_LISTS}
     except KeyError as error:
         raise SummaryRefused("unknown_message_id") from error
-    text = _storable(raw["summary_text"])
+    text = storable(raw["summary_text"], nul="").strip()
     body = SummaryBody(text_before if _is_ellipsis(text) else text, **lists)
     if not all((body.summary_text, *(item.text for item in body.items))):
         raise SummaryRefused("empty")
@@ -317,7 +318,7 @@ def _accept_items(
     """The items of one list. `carried` gets the identities of those of the previous summary: one list has each."""
     accepted: list[SummaryItem] = []
     for item in items:
-        text = _storable(item["text"])
+        text = storable(item["text"], nul="").strip()
         if _is_ellipsis(text):
             before = {id(each): each for each in map(items_before.__getitem__, item["message_ids"])}
             as_theirs = [SummaryItem(each.text, each.message_ids) for at, each in before.items() if at not in carried]
@@ -371,11 +372,6 @@ def summarizer_usage(
         completion_tokens += estimate(render_summary(body)) if body else fold.cap_tokens
         previous = body or previous
     return Usage(prompt_tokens, completion_tokens)
-
-
-def _storable(text: str) -> str:
-    """The text without what JSON can escape but nothing can store or send: NUL, and halves of surrogate pairs."""
-    return text.replace("\0", "").encode(errors="replace").decode().strip()
 
 
 def _parse(answer: str | None) -> JsonObject:
