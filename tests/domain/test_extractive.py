@@ -96,7 +96,12 @@ def test_numbers_and_constraints_outlive_small_talk_in_a_small_room() -> None:
 
 @pytest.mark.parametrize(
     ("reply", "is_open"),
-    [(None, True), ("It is port 8000.", False), ("I'm not sure, let me check that.", True)],
+    [
+        (None, True),
+        ("It is port 8000.", False),
+        ("I'm not sure, let me check that.", True),
+        ("I don’t know yet.", True),
+    ],
 )
 def test_a_question_is_open_until_it_is_answered(reply: str | None, is_open: bool) -> None:
     sources = [SourceText("m1", "user", "Which port does the service listen on?")]

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.cues import FINISHES, LIFTS
-from app.domain.sentences import DEMAND, read_lasting, read_sentence
+from app.domain.extractive import SourceText, gather
+from app.domain.sentences import DEMAND, demands, proposes_only, read_lasting, read_sentence
 
 
 @pytest.mark.parametrize("letters", ["aB", "é", "漢", "1"])
@@ -50,6 +51,19 @@ def test_a_long_run_of_capitals_is_no_reference_number_and_is_read_in_one_pass()
 )
 def test_identifiers_count_wherever_one_ends_and_the_next_begins(text: str, count: int) -> None:
     assert read_sentence(text).signals == 0.75 * count
+
+
+@pytest.mark.parametrize("text", ["Where does the train leave?", "電車はどこから出ますか？", "من أين يغادر القطار؟"])
+def test_a_question_ends_in_the_mark_of_its_script(text: str) -> None:
+    assert read_sentence(text).kind == "open_questions"
+
+
+@pytest.mark.parametrize("mark", ["'", "’"])
+def test_the_apostrophe_of_phones_and_of_typewriters_is_the_same(mark: str) -> None:
+    assert demands(f"Please don{mark}t restart the pump.")
+    assert not proposes_only(f"We{mark}ve decided, the oak it is.")
+    wanted = SourceText("1", "user", f"I{mark}m looking for a bicycle for 450 euro.")
+    assert [unit.text for unit in gather([wanted]).goals] == [wanted.text]
 
 
 @pytest.mark.parametrize(

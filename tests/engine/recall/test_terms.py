@@ -55,6 +55,10 @@ def test_words_of_an_english_query_are_looked_for_though_they_are_function_words
     assert query_terms(text) == tuple(dict.fromkeys(terms_of(text)))
 
 
+def test_contractions_are_function_words_with_either_apostrophe() -> None:
+    assert terms_of("I don’t know what’s in the depot, it’s said you’d look") == ["know", "depot", "said", "look"]
+
+
 def test_a_query_of_function_words_alone_has_no_terms_in_any_language() -> None:
     assert query_terms("Who are you?") == query_terms("Wer bist du?") == query_terms("Кто ты?") == ()
 

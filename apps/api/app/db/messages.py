@@ -14,12 +14,12 @@ from app.db.sql import OPEN_STATUSES_SQL, insert_from, listed, of_session, paged
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
 from app.domain.frozen import names_of, replace
+from app.domain.stored import MessageRecord
 from app.domain.types import (
     OPEN_STATUSES,
     STATUS_OF,
     Message,
     MessageId,
-    MessageRecord,
     SessionId,
     SessionRef,
     TenantId,

@@ -198,6 +198,12 @@ def canonical_json(value: object) -> str:
     return canonical_bytes(value).decode()
 
 
+def storable(text: str, nul: str = " ") -> str:
+    """The text without what JSON can escape but nothing can store or send: `nul` in place of NUL, and a question mark
+    in place of half a surrogate pair."""
+    return text.replace("\0", nul).encode(errors="replace").decode()
+
+
 def sha256_hex(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
-from itertools import chain
+from itertools import chain, count
 from math import log
 from typing import Final, NamedTuple
 
@@ -34,7 +34,7 @@ from app.domain.lasting import (
 )
 from app.domain.sentences import ReadSentence, Sentence, may_finish, proposes_only, read_lasting, read_sentence
 from app.domain.statements import statements
-from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, SummaryList
+from app.domain.types import SummaryBody, SummaryItem, SummaryList
 
 _LONGEST_KEPT_CHARS: Final = 32_768
 _TEXT_SHARE: Final = 0.2
@@ -230,20 +230,19 @@ def _is_goal(unit: PlacedSentence) -> bool:
     sentence = unit.sentence
     if not sentence.cues & cues.WANTS or sentence.kind == "open_questions" or sentence.leans or sentence.standing:
         return False
-    return cues.GOAL.search(sentence.text.lower()) is not None
+    return cues.GOAL.search(cues.plain(sentence.text)) is not None
 
 
 def _carried(previous: SummaryBody, read: ReadSentence) -> list[PlacedSentence]:
     """The items of the previous summary; their positions precede those of everything new."""
-    items: list[tuple[SummaryList, SummaryItem]] = [
-        (kind, item) for kind in SUMMARY_LISTS for item in getattr(previous, kind)
-    ]
     found: list[PlacedSentence] = []
-    for at, (kind, item) in enumerate(items):
-        sentence = read(item.text)
-        worth = (sentence.value + _VALUE_OF_KIND.get(kind, 0.0)) * _weight(sentence, "", kind)
-        if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
-            found.append(placed(at - _BEFORE, item.message_ids, "", sentence, kind, worth))
+    positions = count(-_BEFORE)
+    for kind, items in previous.lists.items():
+        for item, position in zip(items, positions, strict=False):
+            sentence = read(item.text)
+            worth = (sentence.value + _VALUE_OF_KIND.get(kind, 0.0)) * _weight(sentence, "", kind)
+            if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
+                found.append(placed(position, item.message_ids, "", sentence, kind, worth))
     return found
 
 
@@ -302,7 +301,7 @@ def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -
     everything = [*sources, *context]
     for index in range(len(everything) - 1, -1, -1):
         source = everything[index]
-        if source.role == "assistant" and source.text.strip() and not cues.NO_ANSWER.search(source.text):
+        if source.role == "assistant" and source.text.strip() and not cues.NO_ANSWER.search(cues.plain(source.text)):
             return index
     return 0
 

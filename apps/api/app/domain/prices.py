@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from decimal import Decimal
 
 from app.domain.frozen import described, frozen
@@ -41,8 +42,13 @@ def call_cost(usage: Usage, prices: Prices) -> Decimal | None:
         _cost(written, prices.input_usd if prices.cache_write_usd is None else prices.cache_write_usd),
         _cost(usage.completion_tokens, prices.output_usd),
     )
-    known = [part for part in parts if part is not None]
-    return sum(known, Decimal(0)) if len(known) == len(parts) else None
+    return total_usd(parts)
+
+
+def total_usd(costs: Collection[Decimal | None]) -> Decimal | None:
+    """The exact sum; None if one of the costs is unknown."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known, Decimal(0)) if len(known) == len(costs) else None
 
 
 def _cost(tokens: int, price_usd: float | None) -> Decimal | None:

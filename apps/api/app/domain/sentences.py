@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
 from app.domain import cues
 from app.domain.types import SummaryList
 
-T = TypeVar("T")
-
+QUESTION_MARKS: Final = ("?", "？", "؟")
 _WORD: Final = re.compile(r"\w+(?:[-'’./:@]\w+)*")
 _PLAIN_WORD: Final = re.compile(r"[a-z0-9_]+(?:[-'./:@][a-z0-9_]+)*")
 _NUMBER: Final = re.compile(r"\d[\d.,:/-]*")
@@ -65,24 +65,12 @@ _LAST_WORDS: Final = frozenset(part.split()[-1] for _, part in _OF_WORDS)
 _ANY_PART: Final = re.compile("|".join(sorted(map(re.escape, {*_LAST_WORDS, *(part for _, part in _OF_A_WORD)}))))
 _SEVERAL: Final = " "
 _MOST_WORDS: Final = 8192
+"""Words whose cues are cached: conversations repeat a small set of words."""
 _LONGEST_KEPT_CHARS: Final = 1_024
 """Longest sentence whose words are cached: more than a statement has, but not an item or a line of a summary."""
 
 
-class _OfWord(dict[str, T]):
-    """What a function gives for a word, cached: conversations repeat a small set of words."""
-
-    def __init__(self, of: Callable[[str], T]) -> None:
-        super().__init__()
-        self._of = of
-
-    def __missing__(self, word: str) -> T:
-        if len(self) >= _MOST_WORDS:
-            self.clear()
-        value = self[word] = self._of(word)
-        return value
-
-
+@lru_cache(_MOST_WORDS)
 def _cues_of(word: str) -> int:
     """The cues that an ASCII text with this word may have."""
     found = cues.RULES * (word in cues.RULE_WORDS)
@@ -94,19 +82,16 @@ def _cues_of(word: str) -> int:
     return found
 
 
+@lru_cache(_MOST_WORDS)
 def _plain_word_of(text: str) -> str:
     """The word in a piece, without spaces, of a lower-case ASCII text: empty if there is none, or `_SEVERAL`."""
     words = _PLAIN_WORD.findall(text)
     return _SEVERAL if len(words) > 1 else "".join(words)
 
 
-_possible: Final = _OfWord(_cues_of)
-_plain_word: Final = _OfWord(_plain_word_of)
-
-
 def _words_of(lower: str) -> tuple[str, ...]:
     """The different words of a lower-case ASCII text."""
-    words = dict.fromkeys(map(_plain_word.__getitem__, lower.split()))
+    words = dict.fromkeys(map(_plain_word_of, lower.split()))
     if _SEVERAL in words:
         return tuple(dict.fromkeys(_PLAIN_WORD.findall(lower)))
     if "" in words:
@@ -137,7 +122,7 @@ def _worded(text: str) -> tuple[str, str, tuple[str, ...], int]:
         return typed, typed.lower(), words, cues.ANYTHING
     lower, possible = text.lower(), 0
     words = _words_of(lower)
-    for of_word in filter(None, map(_possible.__getitem__, words)):
+    for of_word in filter(None, map(_cues_of, words)):
         possible |= of_word
     if possible & _PHRASES:
         for cue, part in _OF_WORDS:
@@ -165,9 +150,14 @@ def _read(text: str, typed: str, lower: str, words: tuple[str, ...], possible: i
     return Sentence(text, words, _kind(typed, lower, possible), signals, leans, standing, possible, value, weight)
 
 
+def asks(text: str) -> bool:
+    """Whether the text ends with a question mark, perhaps within quotation marks or brackets."""
+    return text.rstrip("\"'”’) ").endswith(QUESTION_MARKS)
+
+
 def demands(text: str) -> bool:
     """Whether the text states a constraint (always, never, only …), as far as the English cues show."""
-    lower = text.lower()
+    lower = cues.plain(text)
     if text.isascii() and not any([part in lower for part in cues.PARTS[cues.CONSTRAINS]]):  # noqa: C419 - faster than a generator
         return False
     return cues.CONSTRAINT.search(lower) is not None
@@ -181,12 +171,11 @@ def may_finish(text: str) -> bool:
 
 def proposes_only(text: str) -> bool:
     """Whether a text that reads like a decision is only a proposal if an assistant wrote it."""
-    return cues.DECIDED.search(text.lower()) is None
+    return cues.DECIDED.search(cues.plain(text)) is None
 
 
 def _kind(text: str, lower: str, possible: int) -> SummaryList:
-    may_ask = ("?" in text or "？" in text) and text.rstrip("\"'”’) ").endswith(("?", "？"))
-    if may_ask and not cues.NO_QUESTION.search(text, max(0, len(text) - cues.LONGEST_TAG_CHARS)):
+    if asks(text) and not cues.NO_QUESTION.search(text, max(0, len(text) - cues.LONGEST_TAG_CHARS)):
         return "open_questions"
     if possible & cues.DECIDES and cues.DECIDED.search(lower):
         return "decisions"

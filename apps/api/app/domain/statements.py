@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, cast
 
+from app.domain.content import storable
+
 LONGEST_STATEMENT_CHARS: Final = 320
 _SHORTEST_CHARS: Final = 12
 _LONGEST_LEAD_CHARS: Final = 120
@@ -23,7 +25,7 @@ _MOST_JSON_CHARS: Final = 65_536
 _WRAPPED_CHARS: Final = 50
 """A longer line of prose, followed by a line in lower case, was wrapped at a fixed width; the two are joined."""
 
-_SENTENCE_END: Final = re.compile(r"[.!?…。！？](?:(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？]))")
+_SENTENCE_END: Final = re.compile(r"[.!?…؟۔।。！？](?:(?<=[.!?…؟۔।])[\"'”’)\]]*\s+|(?<=[。！？]))")
 """It begins with a character set, because the search is several times as fast that way."""
 _NO_END: Final = re.compile(
     r"(?:(?:^|[\s(])(?:Mrs?|Ms|Dr|Prof|St|No|Nr|vs|approx|ca|e\.g|i\.e|z\.B|bzw|usw|Sra?|[A-Z])|^\W*\d{1,3})\.\s*$"
@@ -223,10 +225,7 @@ def _of_lines(text: str) -> list[str]:
 
 
 def _of_json(text: str) -> list[str]:
-    """`key: value` pairs of each object, after the name of what contains it; empty if the text is not JSON.
-
-    NUL and lone surrogates, which JSON can escape but nothing can store or send, are replaced.
-    """
+    """`key: value` pairs of each object, after the name of what contains it; empty if the text is not JSON."""
     if text[:1] not in {"{", "["} or len(text) > _MOST_JSON_CHARS:
         return []
     try:
@@ -242,7 +241,7 @@ def _of_json(text: str) -> list[str]:
         if scalars:
             found += _in_length(f"{lead[:_LONGEST_LEAD_CHARS]}: {', '.join(scalars)}" if lead else ", ".join(scalars))
         waiting += reversed([(name, of) for name, of in members if _holds(of)])
-    return [piece.replace("\0", " ").encode(errors="replace").decode() for piece in found]
+    return [*map(storable, found)]
 
 
 def _members(lead: str, value: object) -> list[tuple[str, object]]:

@@ -11,11 +11,13 @@ from uuid import UUID
 from app.domain.frozen import described, frozen, values_of
 from app.domain.types import (
     SUMMARY_LISTS,
+    Content,
     Count,
     JsonObject,
     Message,
     MessageId,
     Name,
+    Role,
     SessionId,
     SummaryCall,
     SummaryCallReason,
@@ -130,6 +132,25 @@ class StoredTurn:
     completion_tokens: int | None
     cost_usd: float | None
     trims: tuple[tuple[Sequence[JsonObject], JsonObject | None], ...] = ()
+
+
+@frozen
+class MessageRecord:
+    """A message as it is stored and as clients read it; `token_estimate` is in `token_encoding`."""
+
+    id: MessageId
+    turn_id: TurnId
+    turn_seq: int
+    seq: int
+    role: Role
+    name: str | None = described("Speaker, where there are several people or agents.")
+    content: Content
+    tool_calls: Sequence[JsonObject] | None
+    tool_call_id: str | None
+    token_estimate: int
+    token_encoding: str
+    said_at: datetime = described("As the client stated it, else `created_at`.")
+    created_at: datetime
 
 
 @frozen

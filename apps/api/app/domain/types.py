@@ -16,7 +16,7 @@ from uuid import UUID
 
 from annotated_types import Ge, Le, Len
 
-from app.domain.frozen import described, frozen
+from app.domain.frozen import frozen
 
 SessionId = NewType("SessionId", UUID)
 TurnId = NewType("TurnId", UUID)
@@ -169,8 +169,16 @@ class SummaryBody:
     def __hash__(self) -> int:
         # Hashing all items takes as long as rendering, which is cached by body. Summaries may have the same text; their
         # numbers of items and their newest facts keep most of them from being compared item by item.
-        lists = self.key_facts, self.open_questions, self.decisions, self.action_items
-        return hash((self.summary_text, *map(len, lists), self.key_facts[-1:]))
+        return hash((self.summary_text, *map(len, self.lists.values()), self.key_facts[-1:]))
+
+    @property
+    def lists(self) -> dict[SummaryList, tuple[SummaryItem, ...]]:
+        return {name: getattr(self, name) for name in SUMMARY_LISTS}
+
+    @property
+    def items(self) -> list[SummaryItem]:
+        """The items of all lists, in the order of `SUMMARY_LISTS`."""
+        return [item for items in self.lists.values() for item in items]
 
 
 @frozen
@@ -357,25 +365,6 @@ class SessionState(SessionRef):
     past_version: int
     last_turn_seq: int
     last_message_seq: int
-
-
-@frozen
-class MessageRecord:
-    """A message as it is stored and as clients read it; `token_estimate` is in `token_encoding`."""
-
-    id: MessageId
-    turn_id: TurnId
-    turn_seq: int
-    seq: int
-    role: Role
-    name: str | None = described("Speaker, where there are several people or agents.")
-    content: Content
-    tool_calls: Sequence[JsonObject] | None
-    tool_call_id: str | None
-    token_estimate: int
-    token_encoding: str
-    said_at: datetime = described("As the client stated it, else `created_at`.")
-    created_at: datetime
 
 
 @frozen

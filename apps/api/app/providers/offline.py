@@ -191,11 +191,11 @@ def _material(document: JsonObject, previous: SummaryBody) -> Material:
 
 def _summary_text(found: SummaryBody, previous: SummaryBody) -> str:
     """The answer, with the ids alone of items that are as in the previous summary."""
-    before = {item for kind in SUMMARY_LISTS for item in getattr(previous, kind)}
+    before = set(previous.items)
     answer: dict[str, Any] = {"summary_text": found.summary_text}
-    for kind in SUMMARY_LISTS:
+    for kind, found_items in found.lists.items():
         listed: list[JsonObject] = []
-        for is_unchanged, items in groupby(getattr(found, kind), before.__contains__):
+        for is_unchanged, items in groupby(found_items, before.__contains__):
             if is_unchanged:
                 ids = [short_id for item in items for short_id in item.message_ids]
                 listed.append({"text": UNCHANGED_ITEMS, "message_ids": ids})

@@ -16,7 +16,7 @@ from sys import getsizeof
 from app.core.memory import skip_when_collecting
 from app.domain.content import canonical_bytes, chars_of
 from app.domain.frozen import frozen, replace
-from app.domain.types import SUMMARY_LISTS, Message, MessageId, ReasoningRule, SessionId, Summary, Turn, Usage
+from app.domain.types import Message, MessageId, ReasoningRule, SessionId, Summary, Turn, Usage
 from app.engine.recall.index import EMPTY, Index
 from app.engine.recall.vectors import Vectors
 from app.engine.window.columns import Columns
@@ -293,7 +293,7 @@ class Pasts:
 
 def _size_of(summary: Summary) -> int:
     """Bytes of a summary and of its rendered text (`render_summary`), about."""
-    items = [item for name in SUMMARY_LISTS for item in getattr(summary.body, name)]
+    items = summary.body.items
     ids = sum([len(item.message_ids) for item in items])
     texts = [getsizeof(item.text) for item in items]
     return 2 * (getsizeof(summary.body.summary_text) + sum(texts)) + _ITEM_BYTES * (len(items) + ids)

@@ -21,9 +21,9 @@ from app.api.streaming import answer_turn, encoded_event
 from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json, tool_name
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, NotFound, PlimsollError
 from app.domain.frozen import values_of
+from app.domain.stored import MessageRecord
 from app.domain.types import (
     JsonObject,
-    MessageRecord,
     RecordedReply,
     Session,
     SessionId,

@@ -15,7 +15,8 @@ from app.api.schemas.sessions import SessionOut
 from app.api.schemas.values import Answer, In, Instant, Open, OutputTokens, Paged, Speaker, answer_of, optional, row_of
 from app.domain.audit import Audit
 from app.domain.figures import TurnChange
-from app.domain.types import MessageRecord, Name, TurnRecord
+from app.domain.stored import MessageRecord
+from app.domain.types import Name, TurnRecord
 from app.services.views.preview import Preview
 from app.services.views.turns import SentPrompt
 

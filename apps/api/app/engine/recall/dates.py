@@ -24,11 +24,10 @@ _EPOCH: Final = date(1970, 1, 1).toordinal()
 FIRST_INSTANT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_CHARS: Final = 8_000
 _MOST_DATES: Final = 8
-_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH_NAMES: Final = (
-    *("January", "February", "March", "April", "May", "June", "July", "August", "September", "October"),
-    *("November", "December"),
+    "January February March April May June July August September October November December".split()  # noqa: SIM905
 )
+_MONTHS: Final = tuple(name[:3].lower() for name in _MONTH_NAMES)
 _MONTHS_ELSEWHERE: Final = (
     *("januar januari janvier enero gennaio janeiro", "februar februari février fevrier febrero febbraio fevereiro"),
     *("märz marz maart mars marzo março marco", "avril abril aprile", "mai mei mayo maggio maio"),

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from app.domain.content import content_text, named
 from app.domain.frozen import frozen
+from app.domain.sentences import asks
 from app.domain.types import Content, Message, Role
 from app.engine.recall.dates import day_said
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, term_hash, terms_of, text_hash
@@ -42,7 +43,6 @@ _LENGTH_SHARE: Final = 0.4
 _USUAL_TERMS: Final = 16
 """Usual length in BM25, fixed so that longer new messages do not change a message's score (Robertson, Zaragoza)."""
 NO_DAY: Final = -(2**31)
-QUESTION_MARKS: Final = ("?", "？", "؟")
 
 
 def packed_terms(role: Role, content: Content, *, has_calls: bool = False, name: str | None = None) -> bytes:
@@ -53,8 +53,7 @@ def packed_terms(role: Role, content: Content, *, has_calls: bool = False, name:
 
 def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_MESSAGE) -> bytes:
     terms = terms_of(text)
-    questions = text.rstrip("\"'”’) ").endswith(QUESTION_MARKS)
-    header = min(len(terms), _MOST_LENGTH) << 10 | kind << 6 | questions << 5
+    header = min(len(terms), _MOST_LENGTH) << 10 | kind << 6 | asks(text) << 5
     words = [header, text_hash(text) << 5 | 1]
     counts = islice(Counter(map(term_hash, terms)).items(), most_terms)
     words += [term << 5 | (count if count < _MOST_COUNT else _MOST_COUNT) for term, count in counts]  # noqa: FURB136 - `min` takes longer

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from app.engine.recall.index import QUESTION_MARKS
+from app.domain.sentences import QUESTION_MARKS
 
 _SENTENCE: Final = re.compile(r"[^.!?…。！？؟\n]*(?:[.!?…。！？؟\n]|$)")
 _LEAST_CHARS: Final = 8

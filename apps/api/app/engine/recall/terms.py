@@ -70,7 +70,8 @@ _STOP_TEXT: Final = """
     under until up very was wasn't we we're we've were what what's when where which while who whom whose why will with
     would you you'd you'll you're you've your yours
 """
-_STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
+_STOP_WORDS: Final = frozenset((_STOP_TEXT + _STOP_TEXT.replace("'", "’")).split())
+"""With either apostrophe: phones and models write the printer's."""
 
 
 def terms_of(text: str) -> list[str]:

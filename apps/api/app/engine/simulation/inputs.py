@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from app.domain.extractive import READING, Reading
 from app.domain.frozen import frozen, replace
-from app.domain.prices import Prices, call_cost
+from app.domain.prices import Prices, call_cost, total_usd
 from app.domain.types import Message, Pin, ReasoningRule, ToolDefinition, Turn, TurnStatus, Usage
 from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.messages.turns import framed_tokens, sendable_messages, wire_tokens_of, with_reasoning
@@ -85,9 +85,9 @@ class Bill:
     @property
     def cost_usd(self) -> Decimal | None:
         """US dollars, exact; None if a price is not known."""
-        costs = [call_cost(Usage(prompt, output), prices) for prices, (prompt, output) in self._tokens.items()]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known, Decimal(0)) if len(known) == len(costs) else None
+        return total_usd(
+            [call_cost(Usage(prompt, output), prices) for prices, (prompt, output) in self._tokens.items()]
+        )
 
 
 @frozen

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from itertools import chain
 from operator import itemgetter
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -79,23 +78,23 @@ def fit_summary(body: SummaryBody, cap_tokens: int, estimate: Estimate) -> Summa
     if estimate(render_summary(body)) <= cap_tokens:
         return body
     room = cap_tokens - estimate(render_summary(SummaryBody("")))
-    share = _TEXT_SHARE if any(getattr(body, field) for field in _FIELDS) else 1.0
+    share = _TEXT_SHARE if body.items else 1.0
     text = _cut_text(body.summary_text, int(room * share), estimate)
     room -= estimate(text)
-    items = chain.from_iterable(_lists_of(body).values())
-    lasts = {item: item.kept or read_sentence(item.text).standing > 0 for item in items}
+    lasts = {item: item.kept or read_sentence(item.text).standing > 0 for item in body.items}
     fitted = SummaryBody(text, **_newest_in_turn(body, lasts, room, estimate))
     while estimate(render_summary(fitted)) > cap_tokens:
-        field = next((field for field in reversed(_FIELDS) if getattr(fitted, field)), None)
+        lists = _lists_of(fitted)
+        field = next((field for field in reversed(_FIELDS) if lists[field]), None)
         if field is not None:
-            left = list(_lists_of(fitted)[field])
+            left = list(lists[field])
             left.remove(min(left, key=lasts.__getitem__))  # the oldest of those that last least
             fitted = replace(fitted, **{field: tuple(left)})
         elif fitted.summary_text:
             fitted = replace(fitted, summary_text=fitted.summary_text[: len(fitted.summary_text) * 9 // 10].rstrip())
         else:
             return None
-    return fitted if fitted.summary_text or any(getattr(fitted, field) for field in _FIELDS) else None
+    return fitted if fitted.summary_text or fitted.items else None
 
 
 def _newest_in_turn(

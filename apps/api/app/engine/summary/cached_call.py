@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 from app.domain.frozen import frozen, replace
 from app.domain.prices import Prices, call_cost
 from app.domain.types import (
-    SUMMARY_LISTS,
     UNCHANGED_ITEMS,
     MessageId,
     PromptMessage,
@@ -122,8 +121,7 @@ def quoted_items(fold: Fold) -> Quotations[SummaryItem]:
 
 
 def _items_before(fold: Fold) -> list[SummaryItem]:
-    body = fold.previous and fold.previous.body
-    return [item for name in SUMMARY_LISTS for item in getattr(body, name)] if body else []
+    return fold.previous.body.items if fold.previous else []
 
 
 def _plain(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
@@ -69,7 +69,8 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     fitted = body
     for _ in range(_MOST_TRIES):
         # An item that was removed may have been the one that stated it.
-        missing = left_out(units, _items_of(fitted), room, cost, read)
+        stated = [SummaryItem(text, ()) for text in statements(fitted.summary_text)]
+        missing = left_out(units, [*stated, *fitted.items], room, cost, read)
         if {unit.position for unit in missing} <= {unit.position for unit in kept}:
             break
         kept, before = tuple(missing), fitted
@@ -81,19 +82,11 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     return _within(fitted, kept, fold.cap_tokens, estimate)
 
 
-def _items_of(body: SummaryBody) -> Iterator[SummaryItem]:
-    yield from (SummaryItem(text, ()) for text in statements(body.summary_text))
-    for name in SUMMARY_LISTS:
-        yield from getattr(body, name)
-
-
 def _within(body: SummaryBody, kept: Sequence[PlacedSentence], cap_tokens: int, estimate: Estimate) -> SummaryBody:
     """The summary with as many of the units as its cap allows; the name of a list that was empty needs tokens too."""
     while kept:
-        whole = body
-        for name in SUMMARY_LISTS:
-            items = tuple(item_of(unit, kept=True) for unit in kept if unit.kind == name)
-            whole = replace(whole, **{name: (*items, *getattr(whole, name))})
+        added = {name: [item_of(unit, kept=True) for unit in kept if unit.kind == name] for name in SUMMARY_LISTS}
+        whole = replace(body, **{name: (*added[name], *items) for name, items in body.lists.items()})
         if estimate(render_summary(whole)) <= cap_tokens:
             return whole
         kept = kept[:-1]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
+from app.domain.content import storable
 from app.domain.frozen import frozen
 from app.domain.stored import MOST_CITED_MESSAGES
 from app.domain.types import (
@@ -237,16 +238,15 @@ def _document_messages(
 
 
 def _short_ids(body: SummaryBody) -> dict[str, SummaryItem]:
-    items = [item for name in SUMMARY_LISTS for item in getattr(body, name)]
-    return {f"p{at}": item for at, item in enumerate(items, start=1)}
+    return {f"p{at}": item for at, item in enumerate(body.items, start=1)}
 
 
-def _document_summary(body: SummaryBody, items: Mapping[str, SummaryItem]) -> list[str]:
+def _document_summary(body: SummaryBody, short_ids: Iterable[str]) -> list[str]:
     document = [f' {{"summary_text": {_json(body.summary_text)},']
-    rest = iter(items.items())
-    for name in SUMMARY_LISTS:
+    rest = iter(short_ids)
+    for name, items in body.lists.items():
         parts: list[str] = []
-        for short_id, item in islice(rest, len(getattr(body, name))):
+        for item, short_id in zip(items, rest, strict=False):
             parts += (f' {{"text": {_json(item.text)},', f' "message_ids": ["{short_id}"]}},')
         document += _document_list(name, parts)
     document[-1] = f"{document[-1][:-1]}}},"
@@ -280,9 +280,9 @@ def accept_summary(
         lists = {name: _accept_items(raw[name], known_ids, items_before, carried) for name in SUMMARY_LISTS}
     except KeyError as error:
         raise SummaryRefused("unknown_message_id") from error
-    text = _storable(raw["summary_text"])
+    text = storable(raw["summary_text"], nul="").strip()
     body = SummaryBody(text_before if _is_ellipsis(text) else text, **lists)
-    if not all((body.summary_text, *(item.text for items in lists.values() for item in items))):
+    if not all((body.summary_text, *(item.text for item in body.items))):
         raise SummaryRefused("empty")
     return body
 
@@ -318,7 +318,7 @@ def _accept_items(
     """The items of one list. `carried` gets the identities of those of the previous summary: one list has each."""
     accepted: list[SummaryItem] = []
     for item in items:
-        text = _storable(item["text"])
+        text = storable(item["text"], nul="").strip()
         if _is_ellipsis(text):
             before = {id(each): each for each in map(items_before.__getitem__, item["message_ids"])}
             as_theirs = [SummaryItem(each.text, each.message_ids) for at, each in before.items() if at not in carried]
@@ -372,11 +372,6 @@ def summarizer_usage(
         completion_tokens += estimate(render_summary(body)) if body else fold.cap_tokens
         previous = body or previous
     return Usage(prompt_tokens, completion_tokens)
-
-
-def _storable(text: str) -> str:
-    """The text without what JSON can escape but nothing can store or send: NUL, and halves of surrogate pairs."""
-    return text.replace("\0", "").encode(errors="replace").decode().strip()
 
 
 def _parse(answer: str | None) -> JsonObject:

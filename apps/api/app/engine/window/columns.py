@@ -237,18 +237,21 @@ class Columns:
         if first == end:
             return
         wanted = {message_id.bytes for message_id in message_ids}
-        start, stop = self._first_messages[first], self._first_messages[end - 1] + self._size(end - 1)
+        start, stop = self._bounds(first, end)
         ids = bytes(self._ids[start * _ID_BYTES : stop * _ID_BYTES])
         # One pass: most of what a summary cites has left the window, and each would be searched for in all of it.
         for at in range(0, len(ids), _ID_BYTES):
             if ids[at : at + _ID_BYTES] in wanted:
                 message = start + at // _ID_BYTES
                 piece = bisect_right(self._first_messages, message) - 1
-                if message - self._first_messages[piece] < self._size(piece):
-                    yield self._seqs[self._first_messages[piece]]
+                begin, behind = self._bounds(piece, piece + 1)
+                if message < behind:
+                    yield self._seqs[begin]
 
-    def _size(self, piece: int) -> int:
-        return self.messages[piece + 1] - self.messages[piece]
+    def _bounds(self, first: int, end: int) -> tuple[int, int]:
+        """The positions of the first message of these pieces, and behind their last."""
+        in_last = self.messages[end] - self.messages[end - 1]
+        return self._first_messages[first], self._first_messages[end - 1] + in_last
 
     def pieces(self, first: int, end: int) -> list[Piece]:
         """These pieces without their texts."""
@@ -281,15 +284,15 @@ class Columns:
         )
 
     def items(self, place: int) -> tuple[PromptItem, ...]:
-        first, turn_id = self._first_messages[place], self.turn_id(place)
-        messages = [self._message(at, turn_id) for at in range(first, first + self._size(place))]
+        turn_id = self.turn_id(place)
+        messages = [self._message(at, turn_id) for at in range(*self._bounds(place, place + 1))]
         return tuple([PromptItem("history", message.tokens, message=message) for message in messages])
 
     def ids_of_run(self, first: int, end: int) -> Iterator[tuple[int, MessageId, TurnId]]:
         """Tokens, id and turn id of each message of these pieces. Their texts are not read."""
         for place in range(first, end):
-            turn_id, message = self.turn_id(place), self._first_messages[place]
-            for at in range(message, message + self._size(place)):
+            turn_id = self.turn_id(place)
+            for at in range(*self._bounds(place, place + 1)):
                 yield self._message_tokens[at], self._message_id(at), turn_id
 
     def label(self, place: int) -> str:
@@ -303,7 +306,11 @@ class Columns:
         return self._turn_id(self.turn_of(place))
 
     def run(self, first: int, end: int) -> Run:
-        return Run(self, first, end, self.tokens[end] - self.tokens[first], self.messages[end] - self.messages[first])
+        return Run(self, first, end, *self.sums(first, end))
+
+    def sums(self, first: int, end: int) -> tuple[int, int]:
+        """The tokens (without framing) and the number of messages of these pieces."""
+        return self.tokens[end] - self.tokens[first], self.messages[end] - self.messages[first]
 
     def json_of_run(self, first: int, end: int) -> bytes:
         """The canonical JSON of these pieces' messages, each with a leading comma."""
@@ -325,7 +332,7 @@ class Columns:
 
     def _stretches(self, first: int, end: int) -> Iterator[range]:
         """The same as positions of messages."""
-        start, stop = self._first_messages[first], self._first_messages[end - 1] + self._size(end - 1)
+        start, stop = self._bounds(first, end)
         for at in range(bisect_right(self._stretch_firsts, start) - 1, len(self._stretch_firsts)):
             if self._stretch_firsts[at] >= stop:
                 return
@@ -334,15 +341,12 @@ class Columns:
     def hash_of_run(self, before: bytes, first: int, end: int) -> Hash:
         """The SHA-256 state of a prompt that begins with the bytes `before` and continues with these pieces. A cached
         state of the same beginning is continued, so that a turn hashes only what is new."""
-        start = self._first_messages[first]
-        stop = self._first_messages[end - 1] + self._size(end - 1)
+        start, stop = self._bounds(first, end)
         kept = self._hashed
         if kept is not None and kept[:2] == (before, start) and kept[2] <= stop:
-            done = kept[2]
-            state = kept[3].copy()
+            done, state = kept[2], kept[3].copy()
         else:
-            done = start
-            state = hashlib.sha256(before)
+            done, state = start, hashlib.sha256(before)
         for part in self._stretches(first, end):
             if part.stop > done:
                 at = self._ends[max(part.start, done)]

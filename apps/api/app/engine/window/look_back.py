@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
-from app.domain.content import canonical_json, tool_name
+from app.domain.content import canonical_json, storable, tool_name
 from app.domain.frozen import frozen, replace
 from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
 from app.engine.messages.tokens import Estimate, counted
@@ -156,15 +156,10 @@ def read_call(call: ToolCall) -> LookBack | None:
         return None
     values = cast("dict[str, Any]", given)
     query, handle, page = values.get("query"), values.get("handle"), values.get("page")
-    query = _storable(query[:_MOST_QUERY_CHARS]) if isinstance(query, str) else ""
-    handle = _storable(handle[:_MOST_HANDLE_CHARS]) or None if isinstance(handle, str) else None
+    query = storable(query[:_MOST_QUERY_CHARS]).strip() if isinstance(query, str) else ""
+    handle = storable(handle[:_MOST_HANDLE_CHARS]).strip() or None if isinstance(handle, str) else None
     is_number = isinstance(page, int) and not isinstance(page, bool) and 1 <= page <= _MOST_PAGES
     return LookBack(query, handle, page if is_number else None) if query or handle else None
-
-
-def _storable(text: str) -> str:
-    """The text with lone surrogates and NUL replaced, which JSON can escape but a database cannot store."""
-    return text.encode(errors="replace").decode().replace("\0", " ").strip()
 
 
 def look_back_messages(

@@ -185,11 +185,11 @@ class Past:
     def _wire_before(self, turn: int) -> int:
         at = turn - self.kept_turns
         if at < 0:
-            columns = self.columns
-            first, end = columns.first_pieces[self.first_turn], columns.first_pieces[self.first_turn + turn]
-            messages = columns.messages[end] - columns.messages[first]
-            return columns.tokens[end] - columns.tokens[first] + MESSAGE_FRAMING_TOKENS * messages
-        return self.tokens[at] + MESSAGE_FRAMING_TOKENS * self.messages[at]
+            first_pieces = self.columns.first_pieces
+            tokens, messages = self.columns.sums(first_pieces[self.first_turn], first_pieces[self.first_turn + turn])
+        else:
+            tokens, messages = self.tokens[at], self.messages[at]
+        return tokens + MESSAGE_FRAMING_TOKENS * messages
 
 
 def _with_sums(sums: tuple[int, ...], more: Iterable[int]) -> tuple[int, ...]:
@@ -299,6 +299,5 @@ def past_of(turns: Iterable[Turn]) -> Past:
 
 def past_of_columns(columns: Columns, first_turn: int = 0, end_turn: int = 0) -> Past:
     """The past made of the turns of columns from position `first_turn` to before `end_turn`."""
-    first, end = columns.first_pieces[first_turn], columns.first_pieces[end_turn]
-    tokens, messages = columns.tokens[end] - columns.tokens[first], columns.messages[end] - columns.messages[first]
+    tokens, messages = columns.sums(columns.first_pieces[first_turn], columns.first_pieces[end_turn])
     return Past(columns, first_turn, end_turn, tokens=(tokens,), messages=(messages,))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import pairwise
 from math import floor
@@ -43,7 +42,7 @@ def prune_older(window: Window) -> Window:
     snapshot, policy = window.snapshot, window.snapshot.policy
     by_value, in_blocks = policy.prune_order == "value", policy.prune_block_share > 0
     prune = Prune(window, "prune_threshold")
-    queue = _queue(prune, window.may_drop, _kind_of_turns(policy), by_value=by_value)
+    queue = _Queue(prune.pieces, window.may_drop, _kind_of_turns(policy), by_value=by_value)
     to_tokens = window.prune_from - floor(part_of(policy.prune_block_share, window.budget.input_budget))
     for at in prune.calls(window.prune_from, again=by_value or in_blocks):
         # The first turn that was protected when this was the newest piece.
@@ -60,10 +59,10 @@ def prune_protected(window: Window) -> Window:
     policy, over = window.snapshot.policy, window.budget.input_budget + 1
     prune = Prune(window, "over_budget")
     # Earlier tool rounds of the running turn may be dropped as well, whatever the unit (contract.md, decision 8).
-    turns, messages = None, _queue(prune, window.may_drop)
+    turns, messages = None, _Queue(prune.pieces, window.may_drop)
     if kind := _kind_of_turns(policy):
-        turns = _queue(prune, window.may_drop, kind)
-        messages = _queue(prune, lambda piece: piece.state != "settled" and window.may_drop(piece))
+        turns = _Queue(prune.pieces, window.may_drop, kind)
+        messages = _Queue(prune.pieces, lambda piece: piece.state != "settled" and window.may_drop(piece))
     to_tokens = over - floor(part_of(policy.prune_block_share, window.budget.input_budget))
     for at in prune.calls(over, again=policy.prune_block_share > 0):
         if turns is not None:
@@ -85,23 +84,30 @@ def drop_oldest_turns(window: Window) -> Window:
 
 def _without_turns(window: Window, may_leave: Callable[[Piece], bool], reason: str, kind: TrimKind) -> Window:
     prune = Prune(window, reason)
-    prune.drop(_queue(prune, may_leave, kind), window.budget.input_budget + 1, len(prune.pieces))
+    prune.drop(_Queue(prune.pieces, may_leave, kind), window.budget.input_budget + 1, len(prune.pieces))
     return prune.window_now()
 
 
-@dataclass(slots=True)
 class _Queue:
     """Groups of pieces that may be dropped, oldest first, or `by_value` least worth first (then they are `waiting` in a
     heap), once the prune has reached all of a group. Each ends before a position of `ends`, where the next begins. It
     is a whole turn, logged as `kind_of_turn`, or without that a piece.
     """
 
-    ends: Sequence[int]
-    may_leave: Callable[[Piece], bool]
-    kind_of_turn: TrimKind | None
-    by_value: bool
-    reached: int = 0
-    waiting: list[tuple[tuple[bool, float], int]] = field(default_factory=list[tuple[tuple[bool, float], int]])
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        may_leave: Callable[[Piece], bool],
+        kind_of_turn: TrimKind | None = None,
+        *,
+        by_value: bool = False,
+    ) -> None:
+        self.ends = range(1, len(pieces) + 1) if kind_of_turn is None else _ends_of_turns(pieces)
+        self.may_leave = may_leave
+        self.kind_of_turn: TrimKind | None = kind_of_turn
+        self.by_value = by_value
+        self.reached = 0
+        self.waiting: list[tuple[tuple[bool, float], int]] = []
 
     def group(self, at: int) -> slice:
         return slice(self.ends[at - 1] if at else 0, self.ends[at])
@@ -217,13 +223,6 @@ class Prune:
         self.messages += times * piece.messages
         if piece.region == "history":
             self.history_tokens += tokens
-
-
-def _queue(
-    prune: Prune, may_leave: Callable[[Piece], bool], kind_of_turn: TrimKind | None = None, *, by_value: bool = False
-) -> _Queue:
-    ends = range(1, len(prune.pieces) + 1) if kind_of_turn is None else _ends_of_turns(prune.pieces)
-    return _Queue(ends, may_leave, kind_of_turn, by_value)
 
 
 def dropped_kind(of: UnitKind) -> TrimKind:

@@ -161,10 +161,9 @@ def room_for_result(window: Window, tokens: int, messages: int) -> int:
     tokens of the round without this result's text, in so many `messages`."""
     recalled = window.recalled
     overhead_tokens = window.overhead_tokens + MESSAGE_FRAMING_TOKENS * (messages - len(recalled))
-    room_tokens = window.budget.wire_room(
-        overhead_tokens=overhead_tokens, calibration_ratio=window.snapshot.calibration_ratio
+    return (
+        window.wire_room(overhead_tokens) - (window.wire_tokens - sum(item.wire_tokens for item in recalled)) - tokens
     )
-    return room_tokens - (window.wire_tokens - sum(item.wire_tokens for item in recalled)) - tokens
 
 
 def seqs_beside_result(window: Window, tokens: int, messages: int) -> frozenset[int]:

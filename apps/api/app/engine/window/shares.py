@@ -86,10 +86,8 @@ def division(window: Window, *, summary_tokens: int | None = None) -> Division:
     assert policy.allocation is not None
     regions = window.prompt.regions()
     # Removing messages removes their framing, and the use of the overhead reserve for it: take the smaller result.
-    ratio = window.snapshot.calibration_ratio
     overheads = (window.overhead_tokens, window.with_pieces(()).overhead_tokens)
-    rooms = [window.budget.wire_room(overhead_tokens=each, calibration_ratio=ratio) - each for each in overheads]
-    room_tokens = min(rooms) - regions["system"] - regions["user"]
+    room_tokens = min([window.wire_room(each) - each for each in overheads]) - regions["system"] - regions["user"]
     whole = history_tokens(remains(window, shortened=False))
     least = history_tokens(remains(window))
     wanted: dict[PriorityRegion, int] = {region: regions[region] for region in PRIORITY_REGIONS}

@@ -68,11 +68,8 @@ def reason_before_call(window: Cost) -> SummaryReason | None:
     if policy.allocation is not None and policy.summarizes and window.is_over:
         return "allocation"
     if policy.summarizes_before_calls:
-        if _at_trigger(window):
-            return "threshold"
-        if turns_to_next_summary(window.snapshot) == 0:
-            return "turn_count"
-        if not policy.summarizes_after_turns and (reason := _by_usage(window)):
+        by_usage = None if policy.summarizes_after_turns else _by_usage(window)
+        if reason := _by_size_or_turns(window) or by_usage:
             return reason
         if window.wire_tokens > window.budget.prompt_ceiling:
             return "window"
@@ -141,14 +138,14 @@ def turns_to_next_summary(snapshot: Snapshot) -> int | None:
 
 
 def _reason_after_turn(window: Cost) -> SummaryReason | None:
-    if _at_trigger(window):
-        return "threshold"
-    return "turn_count" if turns_to_next_summary(window.snapshot) == 0 else _by_usage(window)
+    return _by_size_or_turns(window) or _by_usage(window)
 
 
-def _at_trigger(window: Cost) -> bool:
+def _by_size_or_turns(window: Cost) -> SummaryReason | None:
     trigger = window.snapshot.policy.summary_from(window.budget.input_budget)
-    return trigger is not None and window.input_tokens >= trigger
+    if trigger is not None and window.input_tokens >= trigger:
+        return "threshold"
+    return "turn_count" if turns_to_next_summary(window.snapshot) == 0 else None
 
 
 def _by_usage(window: Cost) -> SummaryReason | None:

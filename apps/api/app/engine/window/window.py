@@ -73,9 +73,11 @@ class Cost:
     @property
     def excess_tokens(self) -> int:
         """By how many wire tokens it is over its budget; negative when it is under."""
-        return self.wire_tokens - self.budget.wire_room(
-            overhead_tokens=self.overhead_tokens, calibration_ratio=self.snapshot.calibration_ratio
-        )
+        return self.wire_tokens - self.wire_room(self.overhead_tokens)
+
+    def wire_room(self, overhead_tokens: int) -> int:
+        """The most wire tokens, including `overhead_tokens`, that fit the input budget."""
+        return self.budget.wire_room(overhead_tokens=overhead_tokens, calibration_ratio=self.snapshot.calibration_ratio)
 
     @property
     def at_prune_trigger(self) -> bool:

@@ -21,7 +21,6 @@ from app.domain.frozen import frozen, replace, values_of
 from app.domain.stored import NewSummary
 from app.domain.types import (
     OPEN_STATUSES,
-    SUMMARY_LISTS,
     Message,
     SessionId,
     SessionRef,
@@ -87,8 +86,7 @@ class SummaryAttempt:
     @property
     def kept_items(self) -> int:
         """The number of items that the service added because the summarizer had left them out."""
-        body = self.summary.body if self.summary else SummaryBody("")
-        return sum(item.kept for name in SUMMARY_LISTS for item in getattr(body, name))
+        return sum(item.kept for item in self.summary.body.items) if self.summary else 0
 
 
 def behind_an_answer(session_id: SessionId) -> str:

@@ -17,11 +17,10 @@ from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound, existing
 from app.domain.figures import LaidOut
 from app.domain.frozen import frozen, replace
-from app.domain.stored import ListedTurn
+from app.domain.stored import ListedTurn, MessageRecord
 from app.domain.types import (
     JsonObject,
     Message,
-    MessageRecord,
     PromptMessage,
     SessionRef,
     ToolDefinition,
