@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, Delta, PromptMessage
 from app.providers.responses_answer import ResponseAssembly
 
@@ -126,6 +127,17 @@ async def test_options_are_sent_by_their_names_in_this_api_and_left_out_where_it
     named = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
     assert body["text"] == {"verbosity": "low", "format": named}
     assert not {"stop", "seed", "reasoning_effort", "verbosity", "response_format"} & body.keys()
+
+
+async def test_options_of_one_request_do_not_stay_for_the_next() -> None:
+    parameters = {"reasoning": {"effort": "low"}, "text": {"verbosity": "low"}}
+    plain = CompletionRequest(messages=[{"role": "user", "content": "a"}], max_output_tokens=77)
+    given = replace(plain, options={"reasoning_effort": "high", "verbosity": "high"})
+    async with serving(OK) as server, RESPONSES.provider_at(server.base_url, parameters=parameters) as provider:
+        for request in (given, plain):
+            await provider.complete(request)
+    assert [seen.json["reasoning"]["effort"] for seen in server.seen] == ["high", "low"]
+    assert [seen.json["text"]["verbosity"] for seen in server.seen] == ["high", "low"]
 
 
 async def test_a_summary_is_requested_with_its_schema() -> None:

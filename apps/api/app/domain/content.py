@@ -112,7 +112,8 @@ def with_speakers(messages: Iterable[PromptMessage]) -> list[PromptMessage]:
     ]
 
 
-_LABEL: Final = re.compile(r"[^:：]{1,80}+(?=[:：])")
+_COLONS: Final = ":：﹕︰∶ː"
+_LABEL: Final = re.compile(f"[^{_COLONS}]{{1,400}}+(?=[{_COLONS}])")
 _NOT_IN_LABELS: Final = re.compile("[\\W_\u115f\u1160]")
 """Also the fillers, which count as letters."""
 
@@ -125,7 +126,7 @@ def labels_of(names: Iterable[str | None]) -> frozenset[str]:
 @lru_cache(4_096)
 def _as_label(text: str) -> str:
     """What names that look alike before a colon have in common."""
-    begin = normalize("NFKC", re.split("[:：]", text, maxsplit=1)[0])
+    begin = normalize("NFKC", re.split(f"[{_COLONS}]", text, maxsplit=1)[0])
     return _NOT_IN_LABELS.sub("", begin).casefold() or begin.strip()
 
 

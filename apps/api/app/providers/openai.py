@@ -125,7 +125,7 @@ class OpenAIProvider(RemoteModel):
             except ProviderError as error:
                 if is_fixed or error.status not in NO_SUCH_ENDPOINT:
                     raise
-            self._refused = self._refused - {"chat_for_tools"} | left_out({"effort_for_tools": False})
+            self._refused = (self._refused - {"chat_for_tools"}).union(("effort_for_tools",))
         return await super().complete(request, on_delta)
 
     async def aclose(self) -> None:

@@ -25,8 +25,6 @@ _NO_PARAMETERS: Final[JsonObject] = {"type": "object", "properties": {}}
 _UNCHANGED: Final = frozenset({"temperature", "top_p", "service_tier"})
 _OPTIONS: Final = _UNCHANGED | {"parallel_tool_calls", "reasoning_effort", "verbosity", "response_format"}
 """Those of chat completions that this API has, some by other names. Others are left out."""
-
-
 _SEALED: Final = re.compile(r"encrypted[ _]content", re.IGNORECASE)
 
 
@@ -96,7 +94,7 @@ def _options(given: Mapping[str, Any]) -> JsonObject:
     """Options by the names of this API, without those of chat completions that it does not have. Those of the
     catalogue's file that chat completions do not have are sent unchanged."""
     sent = {name: value for name, value in given.items() if name in _UNCHANGED or name not in CHAT_OPTIONS}
-    reasoning, text = fields_of(sent.get("reasoning")), fields_of(sent.get("text"))
+    reasoning, text = ({**fields_of(sent.get(name))} for name in ("reasoning", "text"))  # not those of the file itself
     if given.get("reasoning_effort") is not None:
         reasoning["effort"] = given["reasoning_effort"]
     if given.get("verbosity") is not None:
