@@ -138,6 +138,15 @@ def test_a_key_a_name_and_an_id_are_refused(client: httpx.Client, path: str, bod
     assert "has a NUL character or half a surrogate pair outside of text" in answer.text
 
 
+def test_halves_are_looked_for_in_a_body_with_so_many_surrogates_and_no_more(client: httpx.Client) -> None:
+    """Looking for them blocks all threads, and 4 MB can have 700,000."""
+    path, headers = "/v1/sessions", {"content-type": "application/json"}
+    for pairs, status in ((8_191, 201), (8_192, 422)):
+        title = rb"\ud83d\ude00" * pairs + rb"\ud83d"
+        answer = client.post(path, content=b'{"instructions": "%b"}' % title, headers=headers)
+        assert answer.status_code == status, answer.text[:500]
+
+
 SPOILED: list[tuple[str, Any]] = [
     ("/v1/sessions", {"metadata": {"input": {"a": "b"}, "content": ["c", {"k": "y"}]}, "instructions": "i"}),
     (

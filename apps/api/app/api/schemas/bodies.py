@@ -36,6 +36,8 @@ _HALF: Final = re.compile(
     rb"|(?<!\\u[dD][89abAB][\da-fA-F]{2}\\u[dD])[c-fC-F][\da-fA-F]{2})"
 )
 """An escape of half a surrogate pair, unless an escaped backslash is before it."""
+_MOST_SURROGATES: Final = 16_384
+"""Escapes of surrogates, in pairs or not, up to which halves are looked for: that blocks all threads for a few ms."""
 
 
 def parse_body(raw: bytes, most_values: int = MOST_VALUES) -> Any:
@@ -55,7 +57,8 @@ def parse_body(raw: bytes, most_values: int = MOST_VALUES) -> Any:
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        raw = _HALF.sub(_nul_for_half, raw)
+        if 0 < raw.count(rb"\ud") + raw.count(rb"\uD") <= _MOST_SURROGATES:
+            raw = _HALF.sub(_nul_for_half, raw)
         try:
             value = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
