@@ -59,6 +59,11 @@ class Wire:
     fragments: Callable[[ModelReply], Sequence[bytes]]
     end: Callable[[ModelReply], Sequence[bytes]]
 
+    @property
+    def keys(self) -> dict[str, Any]:
+        """Those of a catalogue's entry that choose the protocol."""
+        return {"provider": "openai", "api": "responses"} if self.name == "responses" else {"provider": self.name}
+
     def whole(self, reply: ModelReply) -> Answer:
         return Answer(self.answer(reply))
 
@@ -69,9 +74,7 @@ class Wire:
     async def provider_at(
         self, base_url: str, sleep: Callable[[float], Awaitable[None]] | None = None, **endpoint: Any
     ) -> AsyncGenerator[Provider]:
-        of_responses: dict[str, Any] = {"provider": "openai", "api": "responses"}
-        protocol = of_responses if self.name == "responses" else {"provider": self.name}
-        settings: dict[str, Any] = {**protocol, "timeout_s": 60.0, **endpoint}
+        settings: dict[str, Any] = {**self.keys, "timeout_s": 60.0, **endpoint}
         adapter = self.adapter(
             Endpoint("main", ModelEntry(model="served-model", base_url=base_url, **settings), SECRET),
             now=lambda: NOW,
