@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from app.domain.types import ToolCall
 from app.engine.recall.terms import terms_of
@@ -22,6 +23,25 @@ from tests.web.conftest import Shipped, open_page
 _SINGLE_BLOCK = ".blocks li:not(:has(.blocks))"
 _PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
 PAGES = ("", "/window", "/chat", "/memory", "/what-if")
+
+
+async def test_there_is_nothing_to_click_below_the_head_before_that_has_its_height(
+    page: Page, api: httpx.Client
+) -> None:
+    """It grows when the session has been read, and a click that had begun on a button would end beside it."""
+    sid, arrives = new_session(api), asyncio.Event()
+
+    async def late(route: Route) -> None:
+        await arrives.wait()
+        await route.continue_()
+
+    await page.route(f"**/v1/sessions/{sid}", late)
+    await page.goto(f"{page.url.split('#')[0]}#/sessions/{sid}/memory")
+    await expect(page.get_by_role("heading", name="Reading the session…")).to_be_visible()
+    assert await page.get_by_role("navigation", name="Views of this session").count() == 0
+    arrives.set()
+    await expect(page.get_by_role("button", name="New pin")).to_be_visible()
+    await expect(page.get_by_role("button", name="Rename")).to_be_visible()
 
 
 async def test_the_window_is_plotted_with_thresholds_and_marks_and_shown_in_a_table(

@@ -30,7 +30,10 @@ export function SessionPage({ place, models }: Props) {
   });
 
   const problem = <Failure why={session.problem} onRetry={session.reload} />;
-  if (session.problem && !session.value) {
+  const head = <SessionHead session={session.value} tab={place.tab} turn={place.turn} onChange={session.reload} />;
+  if (!session.value) {
+    // Nothing below the head yet: it grows once the session is there, and would move a button under a click.
+    if (!session.problem) return head;
     return (
       <>
         <h1 tabIndex={-1}>Session</h1>
@@ -41,7 +44,7 @@ export function SessionPage({ place, models }: Props) {
   return (
     <>
       {problem}
-      <SessionHead session={session.value} tab={place.tab} turn={place.turn} onChange={session.reload} />
+      {head}
       {isGuided(session.value) && <Guide key={sessionId} place={place} />}
       <nav class="tabs" aria-label="Views of this session">
         {TABS.map(({ tab, label }) => (
@@ -55,7 +58,7 @@ export function SessionPage({ place, models }: Props) {
           sessionId={sessionId}
           turn={place.turn}
           otherTurn={place.otherTurn}
-          total={session.value?.figures?.turns ?? null}
+          total={session.value.figures?.turns ?? null}
           version={version}
         />
       )}
