@@ -35,7 +35,7 @@ _TAKEN = {"completed", "awaiting_tools"}
 async def hostile_answers(site: Site) -> Result:
     """Each at an alias of its own; the session next door is answered by the offline responder meanwhile."""
     result = Result(
-        f"{len(HOSTILE)} hostile answers, on both wires, while another session takes turns",
+        f"{len(HOSTILE)} hostile answers, on all wires, while another session takes turns",
         f"no turn of the other session more than {_MOST_LATE_S * 1000:g} ms later than usual; all end by the deadline "
         f"+ {_DEADLINE_SLACK_S:g} s as documented; memory +{_MOST_GROWTH_BYTES / 2**20:g} MiB at most",
     )
@@ -164,7 +164,7 @@ async def _server() -> AsyncGenerator[int]:
 def _catalogue(port: int) -> str:
     entries = ['default = "quick"\n[models.quick]\nprovider = "offline"\nmodel = "offline"']
     entries += [
-        f'[models.hostile-{number}]\nprovider = "{hostile.wire.name}"\nmodel = "m"\ncontext_window = 16384\n'
+        f'[models.hostile-{number}]\n{hostile.wire.toml}model = "m"\ncontext_window = 16384\n'
         f'base_url = "http://127.0.0.1:{port}/{number}/v1"\nencoding = "{ENCODING}"\ntimeout_s = {DEADLINE_S}'
         for number, hostile in enumerate(HOSTILE)
     ]

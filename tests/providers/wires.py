@@ -64,6 +64,11 @@ class Wire:
         """Those of a catalogue's entry that choose the protocol."""
         return {"provider": "openai", "api": "responses"} if self.name == "responses" else {"provider": self.name}
 
+    @property
+    def toml(self) -> str:
+        """The same as lines of the file."""
+        return "".join(f'{key} = "{value}"\n' for key, value in self.keys.items())
+
     def whole(self, reply: ModelReply) -> Answer:
         return Answer(self.answer(reply))
 

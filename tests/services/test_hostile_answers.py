@@ -20,8 +20,7 @@ async def test_a_strange_answer_is_stored_and_the_session_goes_on(
     hostile: Hostile, database_url: str, tmp_path: Path
 ) -> None:
     with threaded_serving(hostile.step()) as strange, threaded_serving(chat("Fine.")) as sound:
-        keys = "".join(f'{key} = "{value}"\n' for key, value in hostile.wire.keys.items())
-        alias = f'[models.strange]\n{keys}model = "m"\nbase_url = "{strange.base_url}"\n'
+        alias = f'[models.strange]\n{hostile.wire.toml}model = "m"\nbase_url = "{strange.base_url}"\n'
         extra = f"{alias}context_window = 65536\ntimeout_s = 60\n"
         async with service(database_url, models_toml(sound, window=65536, extra=extra), folder=tmp_path) as own:
             session = await own.session(model_alias="strange", policy={"summarize_when": "never"})
