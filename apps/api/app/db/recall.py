@@ -17,7 +17,7 @@ import numpy as np
 
 from app.db.database import Fetched, Transaction
 from app.db.driver import Record
-from app.db.messages import AS_STORED, NOT_REJECTED, SAID_AT, TURN_SEQ, message_from_row
+from app.db.messages import AS_STORED, NOT_REJECTED, SAID_AT, message_from_row
 from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, by_seq, insert_from, paged, sql
 from app.db.tables import message_vectors
 from app.domain.types import STATUS_OF, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
@@ -84,9 +84,12 @@ _TO_LOOK_THROUGH = sql("""
 
 _FOUND_COLUMNS = f"""m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content, m.name,
             {SAID_AT} AS said_at"""
+# The turn is looked up by `:session_id`: with the column of `m` Citus refuses the statement.
 _FOUND = paged(
     f"""
-    SELECT {_FOUND_COLUMNS}, {TURN_SEQ} FROM {by_seq("messages", "m")}
+    SELECT {_FOUND_COLUMNS},
+        (SELECT t.seq FROM turns t WHERE t.session_id = :session_id AND t.id = m.turn_id) AS turn_seq
+    FROM {by_seq("messages", "m")}
     WHERE NOT m.withdrawn AND {NOT_REJECTED}
     ORDER BY array_position(:seqs, m.seq) LIMIT :limit
     """,
