@@ -217,8 +217,8 @@ class _ChatCall(WireCall):
         return (json_bytes(body),)
 
     def _message(self, given: PromptMessage, custom: frozenset[str | None]) -> PromptMessage:
-        left_out = _OTHER_WIRES_ONLY if self.takes("reasoning") else _OTHER_WIRES_ONLY | {"reasoning_content"}
-        sent = {name: value for name, value in given.items() if name not in left_out}
+        omitted = _OTHER_WIRES_ONLY if self.takes("reasoning") else _OTHER_WIRES_ONLY | {"reasoning_content"}
+        sent = {name: value for name, value in given.items() if name not in omitted}
         if "tool_calls" in sent and ("reasoning_blocks" in given or not self.takes("unsigned_calls")):
             sent["tool_calls"] = self._signed(sent["tool_calls"], given.get("reasoning_blocks", ()))
         details = [block for block in given.get("reasoning_blocks", ()) if block.get("type") in DETAIL_TYPES]
