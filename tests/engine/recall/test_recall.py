@@ -367,6 +367,16 @@ def test_scores_are_those_of_bm25_over_all_messages(texts: list[str], asked: str
     }
 
 
+@given(TEXTS, st.sampled_from(["bees", "東京"]), st.integers(1, 3))
+def test_a_search_for_a_few_gives_the_first_of_a_search_for_all(texts: list[str], asked: str, most_hits: int) -> None:
+    few, every = (
+        search(indexed(texts), Query(asked, 2 * len(texts)), most_hits=most, most_seen_share=1.0)
+        for most in (most_hits, len(texts) + 1)
+    )
+    assert few.positions.tolist() == every.positions[:most_hits].tolist()
+    assert few.scores.tolist() == every.scores[:most_hits].tolist()
+
+
 def test_candidates_fit_the_token_budget_and_have_no_duplicates() -> None:
     texts = ["The crane has invoice 4711.", "The crane has invoice 4711.", "Which crane has which invoice?"]
     index = indexed(texts)

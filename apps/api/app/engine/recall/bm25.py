@@ -26,6 +26,7 @@ LEAST_MESSAGES: Final = 8
 
 _COVERAGE_POWER: Final = 0.6
 """How much more a message with several of the query's words counts than one that often has the same one."""
+_GROUPS_A_HIT: Final = 4
 _DATE_FACTOR: Final = 0.6
 """Weight of a date, relative to a word in equally many messages: a day has many messages, and few of them answer."""
 
@@ -137,8 +138,9 @@ def search(index: Index, query: Query, *, most_hits: int = MOST_HITS, most_seen_
 
 def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Floats]:
     """The positions of the messages that match best, best first, and their scores, weighted by coverage of the text."""
-    (found,) = (scores != 0).nonzero()  # on booleans it takes a fifth of the time
-    if len(found) > most_hits:  # sorting all matches would be the slowest part of a search
+    least = _least_of_best(scores, most_hits)
+    (found,) = (scores >= least if least else scores != 0).nonzero()  # on booleans it takes a fifth of the time
+    if len(found) > most_hits:
         of_found = scores[found]
         found = found[of_found >= np.partition(of_found, -most_hits)[-most_hits]]
     if len(found) > most_hits:  # of equals the newest
@@ -147,6 +149,16 @@ def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Float
     scores = scores[found] * (covered / covered.max(initial=0.0)) ** _COVERAGE_POWER
     order = scores.argsort(kind="stable")[::-1]
     return found[order], scores[order]
+
+
+def _least_of_best(scores: Floats, most_hits: int) -> float:
+    """A score that at least `most_hits` messages reach, or 0: of the best score of each of some groups of messages, the
+    one at that place. To look for the best among all matches of a long session would take longest in a search."""
+    messages_each = len(scores) // (_GROUPS_A_HIT * most_hits)
+    if messages_each < 2:
+        return 0.0
+    grouped = scores[: len(scores) // messages_each * messages_each].reshape(messages_each, -1)
+    return float(np.partition(grouped.max(0), -most_hits)[-most_hits])
 
 
 class _Terms(NamedTuple):
