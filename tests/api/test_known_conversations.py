@@ -99,6 +99,21 @@ def test_two_conversations_with_the_same_beginning_are_never_mixed(database_url:
             assert [turn["user_input"] for turn in at.turns(session_id)] == ["Hi", f"Next {number}", "Last"]
 
 
+def test_two_people_with_the_same_beginning_never_share_a_session(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Hello.")) as at:
+        people: tuple[dict[str, Any], ...] = (
+            {},
+            {"user": "ann"},
+            {"safety_identifier": "bob"},
+            {"metadata": {"user_id": "cleo"}},
+        )
+        histories = [list[Any]() for _ in people]
+        began = [talk(at, history, "Hi", **person)[0] for history, person in zip(histories, people, strict=True)]
+        assert len(set(began)) == len(people)
+        for number in reversed(range(len(people))):
+            assert talk(at, histories[number], "Next", "Last", **people[number]) == [began[number]] * 2
+
+
 def test_of_two_at_once_one_goes_on_and_the_other_forks(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say("Hello.")) as at:
         history: list[Any] = []

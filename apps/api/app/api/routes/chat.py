@@ -162,16 +162,21 @@ def _request(call: Call, body: ChatIn, idempotency_key: str | None) -> ChatReque
 
 def recognizable(call: Call, request: ChatRequest, conversation: str | None = None) -> ChatRequest:
     """The request with what its session is recognized by, if the deployment recognizes sessions: tenant and API key,
-    model, instructions and messages. Requests with different API keys never share a session in this way.
+    model, instructions, the person whose request it is, if the client says so, and messages. Requests with different
+    API keys or persons never share a session in this way.
 
-    If the client has its own id for the conversation, it replaces the instructions, which may then differ.
+    If the client has its own id for the conversation, it replaces the instructions, which may then differ, and the
+    person.
     """
     if not call.rt.recognizes_sessions:
         return request
+    raw: JsonObject = call.raw_body
     instructions = joined_directions(request.options.instructions, request.directions)
     key = (call.exchange.credential or b"").decode("latin-1")
-    own = (instructions,) if conversation is None else (None, conversation)
-    known = known_list((call.tenant_id, key, request.model_alias, *own), request.messages)
+    person = raw.get("user") or raw.get("safety_identifier") or (raw.get("metadata") or {}).get("user_id")
+    own = (instructions, None, str(person)) if person else (instructions,)
+    owner = (call.tenant_id, key, request.model_alias, *(own if conversation is None else (None, conversation)))
+    known = known_list(owner, request.messages)
     return replace(request, known=known, options=replace(request.options, list_sha256=known.whole))
 
 

@@ -169,10 +169,10 @@ class ChatIn(VendorIn):
     logprobs: Literal[False] | None = None
     top_logprobs: Literal[0] | None = None
     modalities: list[Literal["text"]] | None = None
-    # Accepted without effect.
     user: str | None = None
-    store: bool | None = None
     safety_identifier: str | None = None
+    # Accepted without effect.
+    store: bool | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None

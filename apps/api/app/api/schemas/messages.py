@@ -149,7 +149,7 @@ class ToolByName(Open):
 
 
 class MessagesMetadata(ChatMetadata):
-    user_id: str | None = optional("Claude Code sends the id of its conversation in it.")
+    user_id: str | None = optional("Whose request it is. Claude Code sends the id of its conversation in it.")
 
 
 class ThinkingIn(Open):

@@ -141,12 +141,12 @@ class ResponseIn(VendorIn):
     service_tier: Name | None = None
     # Accepted with the one value that this service can offer.
     top_logprobs: Literal[0] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
     # Accepted without effect.
     include: list[str] | None = None
     max_tool_calls: int | None = None
     stream_options: dict[str, Any] | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
