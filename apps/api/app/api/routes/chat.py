@@ -171,9 +171,10 @@ def recognizable(call: Call, request: ChatRequest, conversation: str | None = No
     if not call.rt.recognizes_sessions:
         return request
     raw: JsonObject = call.raw_body
+    metadata: JsonObject = raw.get("metadata") or {}
     instructions = joined_directions(request.options.instructions, request.directions)
     key = (call.exchange.credential or b"").decode("latin-1")
-    person = raw.get("user") or raw.get("safety_identifier") or (raw.get("metadata") or {}).get("user_id")
+    person = raw.get("user") or raw.get("safety_identifier") or metadata.get("user_id")
     own = (instructions, None, str(person)) if person else (instructions,)
     owner = (call.tenant_id, key, request.model_alias, *(own if conversation is None else (None, conversation)))
     known = known_list(owner, request.messages)
