@@ -62,6 +62,20 @@ def test_a_database_that_refuses_to_write_is_503_not_ready_and_recovered_from(
     check_nothing_is_left(postgres_server, database_url)
 
 
+def test_a_window_with_messages_that_have_to_be_counted_for_the_model_is_read_where_nothing_can_be_stored(
+    postgres_server: str, database_url: str
+) -> None:
+    with serving(settings_for(database_url)) as url, httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
+        session = new_session(client)
+        assert post(client, session).status_code == 201
+        stored = client.get(f"/v1/sessions/{session}/context").json()
+    own = with_database(postgres_server, urlsplit(database_url).path[1:])
+    run(own, "UPDATE messages SET token_encoding = 'cl100k_base', token_estimate = token_estimate + 1")
+    with read_only(postgres_server, database_url), serving(settings_for(database_url)) as url:
+        read = httpx.get(f"{url}/v1/sessions/{session}/context", timeout=PATIENCE_S)
+        assert (read.status_code, read.json()) == (200, stored)
+
+
 def check_nothing_is_left(server: str, database_url: str) -> None:
     """The 503s wrote nothing."""
     own = with_database(server, urlsplit(database_url).path[1:])

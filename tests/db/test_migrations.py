@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -107,7 +108,11 @@ async def test_several_at_once_in_one_process_all_succeed(empty_database_url: st
     assert await state(empty_database_url) is SchemaState.CURRENT
 
 
-async def test_one_waits_for_another_longer_than_for_a_table(empty_database_url: str) -> None:
+async def test_one_waits_for_another_longer_than_for_a_table_and_than_statements_of_the_database_may_take(
+    postgres_server: str, empty_database_url: str
+) -> None:
+    name = urlsplit(empty_database_url).path[1:]
+    await execute(postgres_server, f"ALTER DATABASE {name} SET statement_timeout = '100ms'")
     connection = await cast(Any, asyncpg).connect(empty_database_url)
     try:
         async with connection.transaction():
@@ -122,6 +127,7 @@ async def test_one_waits_for_another_longer_than_for_a_table(empty_database_url:
                 await asyncio.sleep(0.01)
             else:
                 pytest.fail("it does not wait for the lock")
+            await asyncio.sleep(0.3)
             assert not waiting.done()
         await waiting
     finally:

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from app.db.erasure import Idle, instant_before, next_idle
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import Pin, RecordedReply, SessionId, TenantId, ToolCall, TurnStatus
 from app.services.background import BATCH_MESSAGES, BATCH_SESSIONS, Purged, purge
 from app.services.limits import set_limits
+from app.services.paging import FIRST_ID
 from app.services.sessions import change_session, create_session, put_pin
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn
@@ -160,6 +162,19 @@ async def test_one_that_was_broken_off_has_lost_nothing_and_the_next_one_goes_on
         assert len(await at.rows("SELECT 1 FROM sessions")) == BATCH_SESSIONS + 1
         assert (await purge(at.rt.database, MONTH)).done == BATCH_SESSIONS + 1
         assert (await purge(at.rt.database, MONTH)).done == 0
+
+
+async def test_one_that_finds_a_batch_of_another_goes_on_behind_it(database_url: str) -> None:
+    async with service(database_url) as at:
+        await _many(at, BATCH_SESSIONS + 5)
+        async with at.rt.database.begin() as tx:
+            idle = Idle(await instant_before(tx, MONTH), None)
+            theirs = await next_idle(
+                tx, idle, after=FIRST_ID, sessions=BATCH_SESSIONS, messages=BATCH_MESSAGES, lock=True
+            )
+            assert len(theirs) == BATCH_SESSIONS
+            assert (await purge(at.rt.database, MONTH)).done == 5
+        assert (await purge(at.rt.database, MONTH)).done == BATCH_SESSIONS
 
 
 async def test_a_batch_is_small_in_sessions_and_in_messages_and_progress_is_reported_after_each(

@@ -14,6 +14,7 @@ from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, TurnSt
 from app.engine.recall.index import packed_terms
 from app.engine.recall.terms import excerpt, query_terms
 from app.services.archive.transfer import fork_session
+from app.services.sessions import search_sessions
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
 from app.services.views.search import FoundMessage, search_messages, search_session
@@ -124,6 +125,30 @@ async def test_all_sessions_are_searched_part_by_part_also_if_each_call_has_no_t
             pages, cursor = pages + 1, page.next_cursor
         assert found == [(session_id, 1) for session_id in reversed(made)]
         assert pages == (2 if longest_s == 0 else 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ÜBER die École", "über école"),
+        ("Привет, мир", "ПРИВЕТ МИР"),
+        ("ΑΘΗΝΑΣ", "αθηνας"),
+        ("αθηνας", "ΑΘΗΝΑΣ"),
+        ("İstanbul in GROẞ", "istanbul groß"),
+        ("istanbul in groß", "İSTANBUL GROẞ"),
+        ("東京 [x-1]^*", "東京 [X-1]^*"),
+    ],
+)
+async def test_all_sessions_are_searched_for_words_in_any_case(database_url: str, text: str, words: str) -> None:
+    """The server of the tests knows the letters of ASCII only, as the embedded one does."""
+    async with service(database_url) as at:
+        session = await at.session(room_goal=text)
+        await at.turn(session.id, text)
+        await at.session(room_goal="another")
+        first = words.split(maxsplit=1)[0]
+        assert [found.id for found in (await search_sessions(at.rt, TENANT, first, 10, None)).items] == [session.id]
+        found = (await search_messages(at.rt, TENANT, words, 10, None)).items
+        assert text in [item.excerpt for item in found]
 
 
 @pytest.mark.parametrize("place", [0, 300, 2000, 3990])

@@ -97,15 +97,16 @@ async def next_idle(
     tx: Transaction, idle: Idle, *, after: UUID, sessions: int, messages: int, lock: bool
 ) -> list[SessionId]:
     """The next selected sessions in the order of their ids: at most `sessions`, and after the first only as many as
-    have at most `messages` messages in all; with `lock` they are locked."""
+    have at most `messages` messages in all; with `lock` they are locked, without those that are locked elsewhere."""
     meant = values_of(idle)
-    rows = await tx.fetch(_LOOK_AT_NEXT, **meant, after=after, limit=sessions)
     taken: list[SessionId] = []
-    for row in rows:
-        if lock and not await _locked(tx, row["id"], _IS_STILL_IDLE, **meant):
-            continue
-        messages -= row["last_message_seq"]
-        if taken and messages < 0:
-            break
-        taken.append(SessionId(row["id"]))
+    while not taken and (rows := await tx.fetch(_LOOK_AT_NEXT, **meant, after=after, limit=sessions)):
+        after = rows[-1]["id"]
+        for row in rows:
+            if lock and not await _locked(tx, row["id"], _IS_STILL_IDLE, **meant):
+                continue
+            messages -= row["last_message_seq"]
+            if taken and messages < 0:
+                break
+            taken.append(SessionId(row["id"]))
     return taken

@@ -7,7 +7,6 @@ in the order of messages, and replace another model's: a model that is used agai
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -18,7 +17,7 @@ import numpy as np
 from app.db.database import Fetched, Transaction
 from app.db.driver import Record
 from app.db.messages import AS_STORED, NOT_REJECTED, SAID_AT, message_from_row
-from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, by_seq, insert_from, paged, sql
+from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, by_seq, in_any_case, insert_from, paged, sql
 from app.db.tables import message_vectors
 from app.domain.types import STATUS_OF, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 
@@ -96,7 +95,7 @@ _FOUND = paged(
     ("content",),
 )
 
-# The JSON of a text differs from the text only in quotes, backslashes and line ends, which no word has. `LIKE ALL`
+# The JSON of a text differs from the text only in quotes, backslashes and line ends, which no word has. `ALL`
 # reads a message once, and looks for no further word after one that it lacks.
 _WITH_WORDS = paged(
     f"""
@@ -106,7 +105,7 @@ _WITH_WORDS = paged(
             row_number() OVER (PARTITION BY m.session_id ORDER BY m.seq DESC) AS place
         FROM unnest(CAST(:session_ids AS uuid[]), CAST(:after_seqs AS bigint[])) AS s(id, after_seq)
         JOIN messages m ON m.session_id = s.id AND m.seq > s.after_seq AND NOT m.withdrawn
-        WHERE lower(coalesce(m.name || ': ', '') || CAST(m.content AS text)) LIKE ALL (CAST(:patterns AS text[]))
+        WHERE coalesce(m.name || ': ', '') || CAST(m.content AS text) ~ ALL (CAST(:patterns AS text[]))
     ) f
     JOIN turns t ON t.session_id = f.session_id AND t.id = f.turn_id
     WHERE f.place <= :most_of_each AND (f.session_id, f.seq) < (CAST(:before_id AS uuid), CAST(:before_seq AS bigint))
@@ -173,7 +172,7 @@ async def messages_with_words(
     *,
     most_of_each: int,
 ) -> Fetched[JsonObject]:
-    """The newest messages of each session, after its given number, that contain all of the lower-case words: those
+    """The newest messages of each session, after its given number, that contain all of the words, in any case: those
     below `before` by session and number, highest first."""
     return await tx.fetch_page(
         JsonObject,
@@ -181,7 +180,7 @@ async def messages_with_words(
         limit,
         session_ids=list(after_seqs),
         after_seqs=list(after_seqs.values()),
-        patterns=["%" + re.sub(r"([%_\\])", r"\\\1", word) + "%" for word in words],
+        patterns=[in_any_case(word) for word in words],
         before_id=before[0],
         before_seq=before[1],
         most_of_each=most_of_each,

@@ -24,7 +24,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from app.db.database import Fetched, PageBounds, Transaction
-from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, listed, of_session, paged, sql
+from app.db.sql import CLOCK, binds, in_any_case, insert_from, insert_row, json_rows, listed, of_session, paged, sql
 from app.db.tables import pins, sessions
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.responses import Lifetime
@@ -103,8 +103,8 @@ _SEARCH = paged(
     FROM sessions s LEFT JOIN LATERAL ({FIRST_INPUT}) first ON true
     WHERE s.tenant_id = :tenant_id AND s.id < :before
         AND s.id >= :horizon
-        AND strpos(lower(concat_ws(' ', s.id, left(s.room_goal, {_SEARCHED_GOAL_CHARS}), s.mode, s.agent_role,
-            s.model_alias, s.metadata, first.first_input)), lower(:words)) > 0
+        AND concat_ws(' ', s.id, left(s.room_goal, {_SEARCHED_GOAL_CHARS}), s.mode, s.agent_role,
+            s.model_alias, s.metadata, first.first_input) ~ :pattern
     ORDER BY s.id DESC LIMIT :limit
     """,
     _SIZED,
@@ -204,7 +204,7 @@ async def search_sessions(
     continue the search, None when all sessions have been searched."""
     horizon = await tx.fetchval(_HORIZON, tenant_id=tenant_id, before=before, most=most_looked_through - 1)
     within = {"tenant_id": tenant_id, "before": before, "horizon": horizon or UUID(int=0)}
-    return await tx.fetch_page(Session, _SEARCH, limit, **within, words=words), horizon
+    return await tx.fetch_page(Session, _SEARCH, limit, **within, pattern=in_any_case(words)), horizon
 
 
 # Of several sessions with the same past (forks): first one that already got this request, of which this is a retry;

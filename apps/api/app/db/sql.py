@@ -47,6 +47,24 @@ def sql(text: str) -> Statement:
     return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))
 
 
+_MORE_CASES = {"i": "İ", "ß": "ẞ", "σ": "ς", "ς": "σ"}
+"""Letters that Python's `lower` and `upper` of one letter do not lead to."""
+
+
+def in_any_case(text: str) -> str:
+    """A regular expression of Postgres for the text in any case. `lower` of a server depends on its locale: with `C`,
+    as the embedded one has it, it knows the letters of ASCII only, and with a Turkish one `I` becomes `ı`."""
+    return "".join(map(_letter_in_any_case, text))
+
+
+def _letter_in_any_case(letter: str) -> str:
+    small = letter.lower()[:1]
+    if small.upper() == small:
+        return letter if letter.isalnum() or not letter.isascii() else f"\\{letter}"
+    forms = (letter, small, small.upper(), _MORE_CASES.get(small, ""))
+    return "[" + "".join(form for form in forms if len(form) == 1) + "]"
+
+
 def listed(columns: str, source: str, position: str, sized: Sequence[str]) -> Mapping[bool, Statement]:
     """A list's statement for `Transaction.fetch_between` by whether the newest come first. `source` has a condition;
     `sized` is as in `paged`."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from app.db.messages import UNCOUNTED, save_token_counts
+from app.domain.errors import DatabaseUnavailable
 from app.domain.frozen import frozen, replace
 from app.domain.types import OPEN_STATUSES, Message, Pin, ReasoningRule, SessionState, Summary, Turn
 from app.engine.messages.image_rules import image_rule_for
@@ -137,7 +139,8 @@ async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Messag
         fell_back = fell_back or used != rows.encoding
     if store and not fell_back:
         counts = ((message.id, message.tokens, message.reasoning_tokens) for message in new.values())
-        await rt.database.run(save_token_counts, rows.session.id, rows.encoding, counts)
+        with suppress(DatabaseUnavailable):  # on a standby or a full disk, what reads them counts them again
+            await rt.database.run(save_token_counts, rows.session.id, rows.encoding, counts)
     return replace(await _with_messages(rows, new), fell_back=fell_back)
 
 

@@ -137,7 +137,7 @@ async def search_messages(
     """
     scope = f"search:{tenant_id}"
     before = position_of(BY_PLACE, scope, cursor) or BY_PLACE.last
-    wanted, terms = words.lower().replace("\0", " ").split()[:MOST_QUERY_WORDS], query_terms(words)
+    wanted, terms = words.replace("\0", " ").split()[:MOST_QUERY_WORDS], query_terms(words)
     if not wanted:
         return Page([], None)
     ends_at = monotonic() + longest_s
