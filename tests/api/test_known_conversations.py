@@ -12,6 +12,7 @@ import pytest
 
 from tests.api.chatting import TOOLS, Chat, chat_service, openai_at, say
 from tests.api.test_auth import make_key
+from tests.api.test_responses import TOOLS as FUNCTIONS
 from tests.providers.server import Answer
 
 SYSTEM: Any = {"role": "system", "content": "Answer in one line."}
@@ -316,6 +317,21 @@ def test_responses_take_the_header_and_recognize_a_full_history(database_url: st
             headers={"X-Session-Id": sessions[0]},
         )
         assert answer.status_code == 400
+
+
+def test_a_history_whose_replies_have_their_text_after_their_calls_is_recognized(
+    database_url: str, tmp_path: Path
+) -> None:
+    """As LiteLLM sends those of Anthropic's form."""
+    with chat_service(database_url, tmp_path, say("I look.", "7"), say("It is paid.")) as at:
+        create, items = at.client.responses.create, [user("Is 7 paid?")]
+        said, call = create(model="main", input=items, tools=FUNCTIONS).output
+        items += [each.model_dump(exclude_none=True) for each in (call, said)]
+        items.append({"type": "function_call_output", "call_id": "7", "output": "yes"})
+        assert create(model="main", input=items, tools=FUNCTIONS).output_text == "It is paid."
+        assert [sent["content"] for sent in at.sent()] == ["Is 7 paid?", "I look.", "yes"]
+        (session,) = at.http.get("/v1/sessions").json()["items"]
+        assert [turn["status"] for turn in at.turns(session["id"])] == ["completed"]
 
 
 def test_a_conversation_stores_what_is_new_of_a_full_history(database_url: str, tmp_path: Path) -> None:

@@ -61,6 +61,32 @@ def test_reasoning_belongs_to_the_reply_after_it_or_to_the_calls_that_are_added_
         assert [message.reasoning for message in messages] == thoughts
 
 
+def test_a_text_after_calls_without_outputs_is_that_replys() -> None:
+    """LiteLLM sends a reply of Anthropic's form so: its calls, its text, then the outputs."""
+    calls = [{"type": "function_call", "call_id": each, "name": "f", "arguments": "{}"} for each in "ab"]
+    outputs = [{"type": "function_call_output", "call_id": each, "output": "1"} for each in "ab"]
+    said = [{"role": "assistant", "content": text} for text in ("Let me see.", " And this.")]
+    answered = {"role": "assistant", "content": "Done."}
+    for reply, text in (
+        ([*calls, said[0]], "Let me see."),
+        ([calls[0], said[0], reasoning("why"), calls[1], said[1]], "Let me see. And this."),
+        ([said[0], calls[0], said[1], calls[1]], "Let me see. And this."),
+        ([*calls, {"role": "assistant", "content": ""}], None),
+    ):
+        caller, *others = read_items([*reply, *outputs, answered]).messages
+        assert (caller.content, [call.id for call in caller.tool_calls]) == (text, ["a", "b"])
+        assert [message.content for message in others] == ["1", "1", "Done."]
+
+
+def test_many_texts_after_a_call_are_read_in_no_time() -> None:
+    """Joined one by one, those of a body of 4 MiB took 13 seconds."""
+    call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+    began = time.process_time()
+    (message,) = read_items([call, *[{"role": "assistant", "content": "x" * 60}] * 33_000]).messages
+    assert time.process_time() - began < 2
+    assert message.content == "x" * 60 * 33_000
+
+
 def test_many_reasoning_items_are_read_in_no_time() -> None:
     call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
     items = [reasoning("why " * 50) for _ in range(20_000)] + [reasoning("how " * 50), call] * 1_000

@@ -79,7 +79,29 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
         text = "\n\n".join(thought.reasoning for thought in of_message if thought.reasoning)
         blocks = tuple(block for thought in of_message for block in thought.reasoning_blocks)
         messages[at] = replace(messages[at], reasoning=text or None, reasoning_blocks=blocks)
-    return IncomingList.of(directions, messages, before, compaction)
+    return IncomingList.of(directions, _whole_replies(messages), before, compaction)
+
+
+def _whole_replies(messages: Sequence[IncomingMessage]) -> list[IncomingMessage]:
+    """The list, in which all that the assistant says before the outputs of its calls is of one message. Models speak
+    between their calls, and LiteLLM sends the text of a reply after its calls."""
+    replies: list[list[IncomingMessage]] = []
+    for message in messages:
+        if message.role == "assistant" and replies and replies[-1][0].tool_calls:
+            replies[-1].append(message)
+        else:
+            replies.append([message])
+    return [_joined_reply(reply) if len(reply) > 1 else reply[0] for reply in replies]
+
+
+def _joined_reply(parts: Sequence[IncomingMessage]) -> IncomingMessage:
+    return replace(
+        parts[0],
+        content="".join(content_text(part.content) for part in parts) or None,
+        tool_calls=tuple(call for part in parts for call in part.tool_calls),
+        reasoning="\n\n".join(part.reasoning for part in parts if part.reasoning) or None,
+        reasoning_blocks=tuple(block for part in parts for block in part.reasoning_blocks),
+    )
 
 
 def _add_item(messages: list[IncomingMessage], place: int, kind: str, item: Mapping[str, Any]) -> None:
