@@ -408,3 +408,11 @@ def test_a_list_that_ends_with_a_reply_or_has_only_instructions_is_answered(data
         asked = [{"role": "developer", "content": "Name a colour."}]
         assert at.client.responses.create(model="main", input=cast(Any, asked)).output_text == "Reply 4"
         assert at.sent() == [{"role": "system", "content": "Name a colour."}, user("Begin.")]
+
+
+def test_instructions_alone_after_a_response_do_not_begin_anew(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Blue."), say("Green.")) as at:
+        first = at.client.responses.create(model="main", input="Name a colour.")
+        again = [{"role": "developer", "content": "Name another one."}]
+        at.client.responses.create(model="main", input=cast(Any, again), previous_response_id=first.id)
+        assert [message["content"] for message in at.sent()[-3:]] == ["Name a colour.", "Blue.", "Continue."]

@@ -54,11 +54,11 @@ class NextStep:
         return self.content is None and not self.past
 
 
-def answerable_list(messages: Sequence[IncomingMessage], *, is_directed: bool) -> tuple[IncomingMessage, ...]:
-    """The list, ending with a message that the model can answer. Clients also send instructions alone (`is_directed`),
-    or a list that ends with a reply. Not every provider answers these, so a short user message is added."""
+def answerable_list(messages: Sequence[IncomingMessage], alone: str | None) -> tuple[IncomingMessage, ...]:
+    """The list, ending with a message that the model can answer. Clients also send a list that ends with a reply, or
+    instructions alone: then `alone` is given. Not every provider answers these, so a short user message is added."""
     if not messages:
-        return (IncomingMessage(0, "user", BEGIN),) if is_directed else ()
+        return (IncomingMessage(0, "user", alone),) if alone else ()
     last = messages[-1]
     if last.role != "assistant" or last.tool_calls:
         return tuple(messages)

@@ -71,7 +71,7 @@ async def create_response(
         request = _response_request(call, body, named, idempotency_key)
         member = (body.metadata or {}).get("session_id")
         request = _in_session(call, request, member, x_session_id, recognize=not x_session_new)
-        return replace(request, chat=answerable(request.chat))
+        return replace(request, chat=answerable(request.chat, begins=request.previous is None))
 
     request = await call.aside(read)
     target = await resolve_target(rt, tenant_id, request)

@@ -19,7 +19,17 @@ from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TurnStatus
-from app.openai.new_messages import Anchor, KnownList, NextStep, answerable_list, new_messages, next_step, past_step
+from app.openai.new_messages import (
+    BEGIN,
+    CONTINUE,
+    Anchor,
+    KnownList,
+    NextStep,
+    answerable_list,
+    new_messages,
+    next_step,
+    past_step,
+)
 from app.services.archive.transfer import draft_history
 from app.services.runtime import Runtime, retried
 from app.services.turn.additions import Additions, Keeping, add, draft_outputs, keep_session
@@ -85,10 +95,12 @@ class ChatRequest:
         return self.is_retry and newest.request_sha256 == self.request_sha256
 
 
-def answerable(request: ChatRequest) -> ChatRequest:
-    """The request with a list that ends with something to answer; `known` still describes the client's own list."""
-    is_directed = bool(request.options.instructions or request.directions)
-    return replace(request, messages=answerable_list(request.messages, is_directed=is_directed))
+def answerable(request: ChatRequest, *, begins: bool = True) -> ChatRequest:
+    """The request with a list that ends with something to answer; `known` still describes the client's own list.
+    `begins` is false if it follows a stored response."""
+    is_directed = request.options.instructions or request.directions
+    alone = (BEGIN if begins else CONTINUE) if is_directed else None
+    return replace(request, messages=answerable_list(request.messages, alone))
 
 
 async def complete_chat(
