@@ -34,7 +34,7 @@ PARTS: Final[Mapping[int, Sequence[str]]] = {
         "cannot", "can't", "prefer", "budget", "deadline", "allergic", "important", "remember", "note that",
     ),
     NUMBERS: digits,
-    RULES: ("do not",),
+    RULES: ("do not", "remember that"),
     FINISHES: (
         "done", "finish", "complet", "ready", "sent", "fixed", "merged", "closed", "shipped", "ordered", "paid",
         "signed", "booked", "delivered", "solved", "cancel", "longer",
@@ -47,10 +47,11 @@ PARTS: Final[Mapping[int, Sequence[str]]] = {
 }  # fmt: skip
 RULE_WORDS: Final = frozenset((
     "always", "never", "must", "mustn't", "don't", "dont", "only", "sure", "avoid", "stop", "circumstances", "now",
-    "please", "pls", "allergic", "remember", "whenever", "every", "each", "keep", "niemals", "nie", "immer", "keinen",
-    "keine", "nur", "jetzt", "sofort", "allergisch", "jamais", "toujours", "pas", "uniquement", "allergique", "nunca",
-    "siempre", "uses", "ahora", "agora", "sempre", "mai", "non", "poi", "nooit", "altijd", "geen", "alleen", "nu",
-    "nigdy", "zawsze", "asla", "sadece", "daima", "solo", "apenas", "favor",
+    "please", "pls", "allergic", "whenever", "every", "answer", "answers", "reply", "replies", "response",
+    "responses", "niemals", "nie", "immer", "keinen", "keine", "nur", "jetzt", "sofort", "allergisch", "jamais",
+    "toujours", "pas", "uniquement", "allergique", "nunca", "siempre", "uses", "ahora", "agora", "sempre", "mai",
+    "non", "poi", "nooit", "altijd", "geen", "alleen", "nu", "nigdy", "zawsze", "asla", "sadece", "daima", "solo",
+    "apenas", "favor",
 ))  # fmt: skip
 """Whole words, of which `RULE` and `RULE_ELSEWHERE` need one if the text has none of the parts of `RULES`."""
 FORBIDDING_WORDS: Final = frozenset((
@@ -76,7 +77,7 @@ _COMMANDS: Final = (
     r"do not |only |make sure |never (?!been|had|seen|heard|tried|done|thought|knew)"
     r"|don'?t (?!know|think|mind|worry|have|forget)|niemals |immer |jamais |toujours "
 )
-_ANSWERS: Final = r"(?:answer|reply|response|message|answers|replies|responses|messages)\b"
+_ANSWERS: Final = r"(?:answers?|reply|replies|responses?)\b"
 _NO_VERB: Final = r"(?:wie|noch|schon|für|auch|und|aber|oder|das|es|alles|habe|war|bin|depuis|comme|et|mais|pas)\b"
 RULE: Final = re.compile(
     rf"(?:^\W{{0,3}}|[.,;:–-] |\b(?:please|pls|now on|must|may|should|shall|will|you to) )(?:always |{_COMMANDS})\w"
@@ -86,7 +87,7 @@ RULE: Final = re.compile(
     r"|^\W{0,3}(?:please|pls),? no \w|^\W{0,3}no (?:\w+ ){0,3}\w+,? (?:please|pls)\W{0,3}$"
     rf"|^\W{{0,3}}(?:(?:please |pls )?keep (?:every|each|all|your|all your|the) {_ANSWERS}"
     rf"|(?:every|each) {_ANSWERS} (?:must|should|has to|needs to) \w)"
-    r"|^\W{0,3}(?:whenever|(?:every|each) time) (?:i|we) [^,]+, (?!(?:i|we|he|she|it|they|my|our|the|th[ei][rs]e?)\b)\w"
+    r"|^\W{0,3}(?:whenever|every time) (?:i|we) [^,]+, (?!(?:i|we|he|she|it|they|my|our|the|th[ei][rs]e?)\b)\w"
     # After the verb in German and French: "Antworte immer auf Deutsch", "Ne réponds jamais en anglais".
     rf"|^\W{{0,3}}(?:bitte )?(?!{_NO_VERB})(?:\w*[^\Wt]|\w+en sie) (?:immer|niemals|nie) (?!noch\b|wieder\b|mehr\b)\w"
     rf"|^\W{{0,3}}(?:n(?:e |')(?:\w+ )?jamais|(?!{_NO_VERB})[\w-]+ toujours) \w"
