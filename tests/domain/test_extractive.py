@@ -175,8 +175,15 @@ def test_every_extract_is_in_the_words_of_what_it_cites_deterministic_and_within
         assert any(in_words_of(source, line) for source in sources) or not sources
 
 
-def test_demands_and_exact_values_are_kept_through_folds_of_other_content() -> None:
-    demand, value = "Never deploy the ledger on a Friday.", "The restore command is `pg_restore -j 4 -d ledger`."
+@pytest.mark.parametrize(
+    ("demand", "value"),
+    [
+        ("Never deploy the ledger on a Friday.", "The restore command is `pg_restore -j 4 -d ledger`."),
+        ("Answer in French from now on.", "Deploy it with `make ship ENV=staging`."),
+        ("Mila is allergic to peanuts.", "The database is at postgres://ro@db-2.example:6432/ledger"),
+    ],
+)
+def test_demands_and_exact_values_are_kept_through_folds_of_other_content(demand: str, value: str) -> None:
     made = gather([SourceText("m1", "user", f"{demand} {value}")]).within(600)
     for fold in range(8):
         news = [

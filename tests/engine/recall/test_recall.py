@@ -120,6 +120,7 @@ def test_a_question_or_a_request_gets_the_whole_block_a_word_a_little_and_a_long
     assert wanted_share("Where does Ottilie keep her bees?") == 1
     assert wanted_share("Tell me the invoice number.") == 1
     assert wanted_share("Thanks for the invoice number.") == 0.125
+    assert wanted_share("Ok, do it.") == wanted_share("Thanks!") == wanted_share("yes please") == 0
     assert 0.25 < wanted_share("I forgot. Where does Ottilie keep her bees?") < 0.5
     assert wanted_share(narrative) < 0.001
     assert most_recalled_tokens(narrative, Recall(), 100_000) == 0

@@ -106,9 +106,10 @@ def test_a_statement_is_not_a_request(text: str) -> None:
 
 def test_words_that_only_introduce_a_request_are_not_searched() -> None:
     assert request_of("What kind of car is it?").asked_for.split() == ["of", "car", "is", "it?"]
+    assert request_of("Thanks, the van is late. So-so.").asked_for == "the van is late. So-so."
     assert request_of("Hey, can you please tell me when Jo left. Remind me why.").asked_for.split() == [
         "when",
-        "jo",
+        "Jo",
         "left.",
         "why.",
     ]

@@ -78,6 +78,13 @@ def test_a_word_is_found_with_and_without_what_is_written_together_with_it(store
     assert _found(_index(stored, "Etwas anderes."), text) == [1]
 
 
+@pytest.mark.parametrize("stored", ["It is in `load_user_profile`.", "It is in loadUserProfile()."])
+@pytest.mark.parametrize("text", ["loadUserProfile?", "Tell me about load_user_profile.", "Which profile is loaded?"])
+def test_a_name_in_code_is_found_however_its_words_are_joined(stored: str, text: str) -> None:
+    assert _found(_index("The usual one.", stored, "A loader."), text)[0] == 2
+    assert wanted_share(text) == 1
+
+
 @pytest.mark.parametrize(("word", "term"), [("l'hôtel", "l'hotel"), ("الكتاب", "الكتاب")])
 def test_a_word_is_found_in_messages_that_were_stored_with_its_prefix(word: str, term: str) -> None:
     packed = packed_text("x") + pack("<I", term_hash(term) << 5 | 1)

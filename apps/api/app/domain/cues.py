@@ -30,11 +30,11 @@ PARTS: Final[Mapping[int, Sequence[str]]] = {
     PROPOSES: ("let's", "lets", "go with", "going with", "'ll use", "will use"),
     ACTS: ("'ll", "will", "should", "todo", "to-do", "next", "action", "need", "remind", "follow"),
     CONSTRAINS: (
-        "always", "never", "must", "requir", "only", "at most", "at least", "no more", "don't", "do not", "cannot",
-        "can't", "prefer", "budget", "deadline", "allergic", "important", "remember", "note that",
+        "always", "never", "must", "requir", "only", "at most", "at least", "no more", "don't", "dont", "do not",
+        "cannot", "can't", "prefer", "budget", "deadline", "allergic", "important", "remember", "note that",
     ),
     NUMBERS: digits,
-    RULES: ("do not",),
+    RULES: ("do not", "remember that"),
     FINISHES: (
         "done", "finish", "complet", "ready", "sent", "fixed", "merged", "closed", "shipped", "ordered", "paid",
         "signed", "booked", "delivered", "solved", "cancel", "longer",
@@ -46,15 +46,17 @@ PARTS: Final[Mapping[int, Sequence[str]]] = {
     ),
 }  # fmt: skip
 RULE_WORDS: Final = frozenset((
-    "always", "never", "must", "mustn't", "don't", "only", "sure", "avoid", "stop", "circumstances", "niemals", "nie",
-    "immer", "keinen", "keine", "nur", "jamais", "toujours", "pas", "uniquement", "nunca", "siempre", "uses", "sempre",
-    "mai", "non", "nooit", "altijd", "geen", "alleen", "nigdy", "zawsze", "asla", "sadece", "daima", "solo", "apenas",
-    "favor",
+    "always", "never", "must", "mustn't", "don't", "dont", "only", "sure", "avoid", "stop", "circumstances", "now",
+    "please", "pls", "allergic", "whenever", "every", "answer", "answers", "reply", "replies", "response",
+    "responses", "niemals", "nie", "immer", "keinen", "keine", "nur", "jetzt", "sofort", "allergisch", "jamais",
+    "toujours", "pas", "uniquement", "allergique", "nunca", "siempre", "uses", "ahora", "agora", "sempre", "mai",
+    "non", "poi", "nooit", "altijd", "geen", "alleen", "nu", "nigdy", "zawsze", "asla", "sadece", "daima", "solo",
+    "apenas", "favor",
 ))  # fmt: skip
 """Whole words, of which `RULE` and `RULE_ELSEWHERE` need one if the text has none of the parts of `RULES`."""
 FORBIDDING_WORDS: Final = frozenset((
-    "never", "not", "don't", "don’t", "mustn't", "cannot", "can't", "nie", "niemals", "nicht", "jamais", "nunca",
-    "jamás", "mai", "nooit", "никогда", "nigdy", "asla", "đừng", "ποτέ",
+    "never", "no", "not", "don't", "don’t", "dont", "mustn't", "cannot", "can't", "nie", "niemals", "nicht", "jamais",
+    "nunca", "jamás", "mai", "nooit", "никогда", "nigdy", "asla", "đừng", "ποτέ",
 ))  # fmt: skip
 """Whole words, of which a demand that something is not done has one."""
 
@@ -68,20 +70,27 @@ PROPOSED: Final = re.compile(
 )
 """A decision if a person writes it, a proposal if an assistant does."""
 CONSTRAINT: Final = re.compile(
-    r"\b(?:always|never|must(?:n't)?|required?|only|at most|at least|no more than|don't|do not|cannot|can't|prefers?"
+    r"\b(?:always|never|must(?:n't)?|required?|only|at most|at least|no more than|don'?t|do not|cannot|can't|prefers?"
     r"|budget|deadline|allergic|important|remember|note that)\b"
 )
 _COMMANDS: Final = (
     r"do not |only |make sure |never (?!been|had|seen|heard|tried|done|thought|knew)"
-    r"|don't (?!know|think|mind|worry|have|forget)|niemals |immer |jamais |toujours "
+    r"|don'?t (?!know|think|mind|worry|have|forget)|niemals |immer |jamais |toujours "
 )
+_ANSWERS: Final = r"(?:answers?|reply|replies|responses?)\b"
 _NO_VERB: Final = r"(?:wie|noch|schon|für|auch|und|aber|oder|das|es|alles|habe|war|bin|depuis|comme|et|mais|pas)\b"
 RULE: Final = re.compile(
-    rf"(?:^\W{{0,3}}|[.,;:–-] |\b(?:please|now on|must|may|should|shall|will|you to) )(?:always |{_COMMANDS})\w"
-    r"|(?:^\W{0,3}|[.,;:–-] |\b(?:please|must|should) )(?:avoid |stop (?=\w+ing\b)|under no circumstances )\w"
+    rf"(?:^\W{{0,3}}|[.,;:–-] |\b(?:please|pls|now on|must|may|should|shall|will|you to) )(?:always |{_COMMANDS})\w"
+    r"|(?:^\W{0,3}|[.,;:–-] |\b(?:please|pls|must|should) )(?:avoid |stop (?=\w+ing\b)|under no circumstances )\w"
+    r"|\bfrom now on\b|\ballergic to \w|\bremember that (?:i|we|my|our)\b"
+    r"|^\W{0,3}(?:please |pls )?(?:answer|reply|respond|write|speak|talk|use|return) (?:\w+ ){0,2}only \w"
+    r"|^\W{0,3}(?:please|pls),? no \w|^\W{0,3}no (?:\w+ ){0,3}\w+,? (?:please|pls)\W{0,3}$"
+    rf"|^\W{{0,3}}(?:(?:please |pls )?keep (?:every|each|all|your|all your|the) {_ANSWERS}"
+    rf"|(?:every|each) {_ANSWERS} (?:must|should|has to|needs to) \w)"
+    r"|^\W{0,3}(?:whenever|every time) (?:i|we) [^,]+, (?!(?:i|we|he|she|it|they|my|our|the|th[ei][rs]e?)\b)\w"
     # After the verb in German and French: "Antworte immer auf Deutsch", "Ne réponds jamais en anglais".
     rf"|^\W{{0,3}}(?:bitte )?(?!{_NO_VERB})(?:\w*[^\Wt]|\w+en sie) (?:immer|niemals|nie) (?!noch\b|wieder\b|mehr\b)\w"
-    rf"|^\W{{0,3}}(?:n(?:e |')(?:\w+ )?jamais|(?!{_NO_VERB})\w+ toujours) \w"
+    rf"|^\W{{0,3}}(?:n(?:e |')(?:\w+ )?jamais|(?!{_NO_VERB})[\w-]+ toujours) \w"
     rf"|\b(?:(?:and|but|so|can) (?:{_COMMANDS})\w|must(?: not|n't)? (?!have|be (?!\w+(?:ed|en)\b)))"
 )
 """Clauses that say what has to hold from now on: commands, not reports of the past."""
@@ -90,6 +99,10 @@ RULE_ELSEWHERE: Final = re.compile(
     (?:(?:bitte|por\ favor|per\ favore|s'il\ (?:te|vous)\ plaît|пожалуйста|proszę|lütfen|कृपया|xin|hãy),?\ )?
     (?:
       (?:verwend|benutz|nimm|schreib|antwort|sag|nenn|zeig|mach|schlag)\w*\ (?:\w+\ ){0,2}(?:nur|nie|keine?n?|immer)\ \w
+    | bitte\ keine?n?\ \w | keine?n?\ (?:\w+\ )?\w+,?\ bitte\b | sin\ \w+,?\ por\ favor\b
+    | pas\ d(?:e\ |')\w+,?\ s'il\ (?:te|vous)\b
+    | .*\b(?:ab\ (?:jetzt|sofort)|a\ partir\ de\ a(?:hor|gor)a|désormais|d'ora\ in\ poi|vanaf\ nu)\b
+    | .*\b(?:allergisch\ gegen|allergique\ (?:à|aux?)|al+[eé]rgic[oa]\ (?:a|à|ao|al|all[ae'])|アレルギー)\b
     | erwähn\w*\ (?:\w+\ )?(?:auf\ keinen\ fall|nie|nicht)\b | auf\ keinen\ fall\b
     | n(?:e\ |'(?!est))(?:\w+\ ){1,2}(?:jamais|pas|plus)\ \w
     | (?:utilise|emploie|réponds|répond|écris|écrive|parle)[rz]?\ (?:\w+\ )?(?:uniquement|seulement|toujours)\b
@@ -97,12 +110,12 @@ RULE_ELSEWHERE: Final = re.compile(
       (?:us|respond|contest|escrib|habl|mencion|propong|recomiend|sugier|incluy|añad|pong|cambi|borr|toqu|llam|enví|muestr
         |utilic|pregunt|olvid|hag|dig)(?:es|as|en|an)\b
     | siempre\ (?:(?:us|respond|contest|escrib|habl|incluy)[ea]|menciona|añade|pon|llama|muestra|pregunta|haz)\b
-    | (?:(?:us|respond|contest|escrib|habl)[ea]|utiliza)\ (?:siempre|sólo|solo|solamente|únicamente)\b
+    | (?:(?:us|resp[oó]nd|cont[eé]st|escr[ií]b|h[aá]bl)[ea](?:me|nos)?|utiliza)\ (?:siempre|s[oó]lo|únicamente)\b
     | (?:não|nunca)\ (?:me\ )?(?:use|responda|escreva|fale|mencione|proponha|recomende|sugira|inclua|mude|apague|chame
         |envie|mostre|utilize|pergunte|esqueça|faça|diga)m?\b
     | sempre\ (?:use|responda|escreva|fale|inclua|mostre|pergunte)\b
-    | (?:use|responda|escreva|fale|utilize)\ (?:sempre|apenas|só|somente)\b
-    | (?:rispond[ia]|scriv[ia]|parla|usa|utilizza)\ (?:sempre|solo|soltanto)\b
+    | (?:me\ )?(?:use|responda|escreva|fale|utilize)\ (?:sempre|apenas|só|somente)\b
+    | (?:rispond[ia]|scriv[ia]|parla|usa|utilizza)(?:mi|ci)?\ (?:sempre|solo|soltanto)\b
     | non\ \w*(?:are|ere|ire|rmi|rci|rlo|rla)(?:\ mai)?\ \w
     | (?:gebruik|antwoord|schrijf|stel|noem|zeg|geef|toon|vraag|maak|stuur)\ (?:\w+\ )?(?:nooit|altijd|geen|alleen)\ \w
     | (?:никогда\ |больше\ )*не\ (?:\w+(?:йте|ите|ьте)|используй|пиши|говори|предлагай|забывай|забудь|меняй|называй
@@ -128,8 +141,9 @@ RULE_ELSEWHERE: Final = re.compile(
 )
 """The same in some other languages, at the beginning of lower-case text."""
 VALUE_OF: Final = re.compile(
-    r"(?:\b(?:is|are|called|named|at|on|use|run|file|path|command|host|url|(?:moved|changed|switched)\s+to)(?:\s+now)?|[:=])"
-    r"\s+[\"'(]?(?:`[^`\n]+`|https?://\w"
+    r"(?:\b(?:is|are|called|named|at|on|with|use|run|file|path|command|host|url|(?:moved|changed|switched)\s+to)"
+    r"(?:\s+now)?|[:=])"
+    r"\s+[\"'(]?(?:`[^`\n]+`|\w+://\w"
     r"|/\w[\w.-]*/\w|[\w.+-]+@[\w-]+\.\w|\w[\w-]*(?:\.[\w-]+)*\.[a-z]{2,}\b|[A-Z]{2}[A-Z0-9]*-?\d)"
     r"|\b(?:[nN]umber|[iI][dD]|[cC]ode|[pP]ort|[kK]ey)(?::|(?:\s+(?:is|now|changed|moved|to)){1,3})?\s+#?[\w-]*\d{3}",
 )

@@ -115,7 +115,8 @@ class Material:
         goals = [unit for unit in self.new if unit.role == "user" and _is_goal(unit)]
         if goals or self.text_before:
             return goals
-        return [unit for unit in self.new if unit.kind == "key_facts" and unit.sentence.signals < _TELLING_SIGNALS]
+        facts = [unit for unit in self.new if unit.kind == "key_facts" and not unit.sentence.standing]
+        return [unit for unit in facts if unit.sentence.signals < _TELLING_SIGNALS]
 
     @cached_property
     def carried_text(self) -> Sequence[PlacedSentence]:

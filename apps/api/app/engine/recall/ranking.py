@@ -28,7 +28,7 @@ from app.engine.recall.bm25 import MOST_ASKED_CHARS, Query, search, summed
 from app.engine.recall.dates import day_said
 from app.engine.recall.index import CALL, RESULT, Floats, Index, Ints
 from app.engine.recall.requests import request_of
-from app.engine.recall.terms import word_count
+from app.engine.recall.terms import query_words, word_count
 from app.engine.recall.vectors import Meaning
 
 MOST_CANDIDATES: Final = 192
@@ -82,8 +82,10 @@ def wanted_share(text: str) -> float:
     question gets a little, a long one next to nothing.
     """
     terms = max(1.0, word_count(text))
-    question = request_of(text).asking
+    question, asked_for = request_of(text)
     if not question:
+        if not query_words(asked_for):
+            return 0.0  # "ok, do it"
         return _SHARE_WITHOUT_QUESTION * min(1.0, (_TERMS_WITHOUT_QUESTION / terms) ** 3)
     question_terms = max(1.0, word_count(question))
     of_the_text = max(_LEAST_ASKED_SHARE, (question_terms / terms) ** 4)

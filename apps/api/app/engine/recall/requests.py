@@ -15,9 +15,13 @@ from app.domain.sentences import QUESTION_MARKS
 _SENTENCE: Final = re.compile(r"[^.!?…。！？؟\n]*(?:[.!?…。！？؟\n]|$)")
 _LEAST_CHARS: Final = 8
 """Shortest sentence that can ask without a question mark."""
-_OPENERS: Final = (
-    r"(?>(?:please|ok(?:ay)?|hey|hi|hello|so|and|but|also|now|well|wait|sorry|thanks|actually)\b[,:;\s]+)*+"
+_OPENER: Final = (
+    r"(?:please|ok(?:ay)?|yes|yeah|yep|hey|hi|hello|so|and|but|also|now|well|wait|sorry|thanks|actually|great|good|nice"
+    r"|cool|sure|perfect)\b"
 )
+_OPENERS: Final = rf"(?>{_OPENER}[,:;\s]+)*+"
+_OPENING: Final = re.compile(rf"\W*+(?>{_OPENER}(?:[,:;\s]+|(?=\W*$)))++")
+"""What says nothing to look for at the beginning of a sentence, or alone."""
 _WISHES: Final = r"""
     (?:can|could|would|will|do)\ you\b(?:\ (?:please|still)\b)?
       (?:\ (?:remember|recall|know|(?:tell|remind|show|give)\ (?:me|us))\b)?
@@ -86,14 +90,16 @@ _ANYWHERE: Final = re.compile(
 _BEFORE: Final = rf"[^\w.!?…\n]*+(?:\w++:\ )?{_OPENERS}"
 _ASKS: Final = re.compile(rf"{_BEFORE}(?:(?P<wish>{_WISHES})|{_QUESTIONS}|{_OF_OTHER_LANGUAGES})", re.VERBOSE)
 _FRAMES: Final = re.compile(
-    r"w(?<!\ww)(?:hat|hich)(?: \w+)? (?:kind|type|sort)s?\b|h(?<!\wh)ow (?:many times|many|much|long|often)\b"
+    r"w(?<!\ww)(?:hat|hich)(?: \w+)? (?:kind|type|sort)s?\b|h(?<!\wh)ow (?:many times|many|much|long|often)\b",
+    re.IGNORECASE,
 )
 
 
 class Request(NamedTuple):
     """A text as a request. `asking` are its sentences that ask for something, in lower case. `asked_for` is the text
-    without the words that only express that, or in which form, something is asked ("please tell me", "what kind").
-    Questions about any subject have these words, and messages have them for other reasons."""
+    without the words that only express that, or in which form, something is asked ("please tell me", "what kind"), and
+    without those that only open a sentence ("ok", "thanks"). Questions about any subject have these words, and messages
+    have them for other reasons."""
 
     asking: str
     asked_for: str
@@ -103,10 +109,12 @@ class Request(NamedTuple):
 def request_of(text: str) -> Request:
     small = text.lower()
     asking, asked_for = list[str](), list[str]()
-    for sentence in _SENTENCE.findall(small):
+    typed = _SENTENCE.findall(text if len(text) == len(small) else small)
+    for sentence, as_typed in zip(_SENTENCE.findall(small), typed, strict=True):
         begins = _ASKS.match(sentence) if len(sentence) >= _LEAST_CHARS else None
         if begins or sentence.endswith(QUESTION_MARKS) or (not sentence.isascii() and _ANYWHERE.search(sentence)):
             asking.append(sentence)
-        asked_for.append(sentence[begins.end("wish") :] if begins and begins["wish"] else sentence)
+        opening = begins if begins and begins["wish"] else _OPENING.match(sentence)
+        asked_for.append(as_typed[opening.end() :] if opening else as_typed)
     left = _FRAMES.sub(" ", "".join(asked_for))
-    return Request(" ".join(asking), text if left == small else left)  # an unchanged text finds its terms cached
+    return Request(" ".join(asking), text if left == text else left)  # an unchanged text is kept in memory once

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from functools import cache, lru_cache
 from itertools import chain
 from operator import itemgetter
-from string import ascii_lowercase, digits
+from string import ascii_letters, ascii_lowercase, digits
 from typing import Final
 from zlib import crc32
 
@@ -40,6 +40,9 @@ _IN_WORDS: Final = f"{ascii_lowercase}{digits}'"
 _ONLY_WORDS: Final = bytes([ord(each if each in _IN_WORDS else " ") for each in map(str.lower, map(chr, range(256)))])
 """A table for `bytes.translate`: every ASCII character in lower case, or a blank if it is in no word."""
 _ANY_WORD: Final = re.compile(rf"[{_UNSPACED}]+|(?:(?![{_UNSPACED}])(?:[^\W_]|[{_MARKS}]))+(?:['’][^\W\d_]+)?")
+_HUMP: Final = re.compile("[A-Z](?<=[a-z][A-Z])")
+_NAME: Final = re.compile("[A-Za-z]+")
+_CASES: Final = bytes.maketrans(ascii_letters.encode(), b"a" * 26 + b"A" * 26)
 _IS_UNSPACED: Final = re.compile(rf"[{_UNSPACED}]")
 _PAIRS_OF_A_WORD: Final = 2
 _PAIRS_OF_A_LONG_WORD: Final = 4
@@ -80,8 +83,11 @@ def terms_of(text: str) -> list[str]:
 
 
 def _words_of(text: str) -> list[str]:
-    """The folded words, and pairs of characters, that may have a term."""
+    """The folded words, and pairs of characters, that may have a term. The parts of names such as `userName` follow."""
     text = text[:_MOST_CHARS]
+    if _has_humps(text):
+        names = [name for name in _NAME.findall(text) if len(name) <= _LONGEST_WORD_CHARS and _HUMP.search(name)]
+        text += " " + _HUMP.sub(r" \g<0>", " ".join(names))
     found: list[str] = []
     if text.isascii() or (text := _fold(text)).isascii():
         words = text.encode().translate(_ONLY_WORDS).decode()  # an expression takes several times as long
@@ -95,6 +101,10 @@ def _words_of(text: str) -> list[str]:
     if [word for word in found if len(word) > _LONGEST_WORD_CHARS]:  # takes a third of the time of `max`
         found = [word[:_LONGEST_WORD_CHARS] for word in found]
     return found
+
+
+def _has_humps(text: str) -> bool:
+    return b"aA" in text.encode("ascii", "replace").translate(_CASES)  # an expression takes several times as long
 
 
 def text_hash(text: str) -> int:
@@ -136,7 +146,7 @@ def _query_words(text: str) -> Mapping[str, str]:
 
 def word_count(text: str) -> float:
     """About how many different words are looked for, at most `MOST_TERMS_OF_A_QUERY`."""
-    words = set(query_words(text).values())
+    words = set(query_words(text.lower() if _has_humps(text) else text).values())  # a name is one word
     pairs = [] if text.isascii() else [word for word in words if _IS_UNSPACED.match(word)]
     of_long = sum([_IS_LONG.match(pair) is not None for pair in pairs])
     count = len(words) - len(pairs) + (len(pairs) - of_long) / _PAIRS_OF_A_WORD + of_long / _PAIRS_OF_A_LONG_WORD
