@@ -4,6 +4,7 @@ a worker that reads everything the other. Both decide and send the same."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from app.services.summaries import summarize_now, undo_summary
 from app.services.turn.take import cancel_turn, continue_turn, retry_turn
 from app.services.turn.types import OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 from app.services.views.preview import preview_turn
-from app.services.views.turns import get_prompt, list_turns
+from app.services.views.turns import get_audit, get_prompt, list_turns
 from tests.engine.pictures import image, png
 from tests.providers.server import Answer, Seen, serving
 from tests.providers.wires import OPENAI, ModelReply
@@ -131,11 +132,16 @@ async def _seen(op: _Op, rt: Runtime, twin: _Twin) -> str:
 
 
 async def _rebuild_prompts(twin: _Twin) -> None:
-    """Every prompt is rebuilt, which is held against its hash."""
+    """Every prompt is rebuilt, which is held against its hash, and its messages have the tokens of its audit."""
     for turn in (await list_turns(twin.at.rt, ref_of(twin.session_id), OLDEST)).items:
         try:
             for number in range(1, 100):
-                await get_prompt(twin.at.rt, ref_of(twin.session_id), turn.id, number)
+                prompt = await get_prompt(twin.at.rt, ref_of(twin.session_id), turn.id, number)
+                audit = await get_audit(twin.at.rt, ref_of(twin.session_id), turn.id, number)
+                tokens = Counter[str]()
+                for row in prompt.layout:
+                    tokens[str(row.region)] += row.tokens
+                assert tokens == Counter({**audit.regions, "framing": 0, "tools": 0})
         except NotFound:
             continue
 

@@ -44,7 +44,8 @@ def layout_of(prompt: Prompt) -> list[LaidOut]:
 
 def rebuilt_row(part: RebuiltPart, region: Region | None, estimate: Estimate, image_tokens: ImageTokens) -> LaidOut:
     """The row of a rebuilt message, counted again, because counts of single messages are not stored with a prompt."""
-    message = part.message or of_sent(no_turn(0).id, 0, part.sent)
+    form = "text" if "reasoning_content" in part.sent else "blocks"
+    message = part.message or replace(of_sent(no_turn(0).id, 0, part.sent), reasoning_sent=form)
     sent = replace(message, content=part.sent["content"])
     return _row(region, _counted(sent, estimate, image_tokens).tokens, part.message, shortened=part.shortened)
 
