@@ -45,7 +45,7 @@ _OLD_ROWS = (
         to_jsonb(assistant_output), 5, 'o200k_base' FROM turns
     """,
 )
-_NEEDED = {"session_id", "session_ids", "tenant_id", "source", "target", "before", "horizon", "key", "spans", "words"}
+_NEEDED = {"session_id", "session_ids", "tenant_id", "source", "target", "before", "horizon", "key", "spans", "pattern"}
 _SCALARS: dict[str, object] = {
     "uuid": SESSION,
     "text": "default",
