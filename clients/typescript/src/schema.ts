@@ -1429,10 +1429,10 @@ export interface components {
             modalities?: "text"[] | null;
             /** User */
             user?: string | null;
-            /** Store */
-            store?: boolean | null;
             /** Safety Identifier */
             safety_identifier?: string | null;
+            /** Store */
+            store?: boolean | null;
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
@@ -2524,6 +2524,10 @@ export interface components {
             service_tier?: string | null;
             /** Top Logprobs */
             top_logprobs?: 0 | null;
+            /** User */
+            user?: string | null;
+            /** Safety Identifier */
+            safety_identifier?: string | null;
             /** Include */
             include?: string[] | null;
             /** Max Tool Calls */
@@ -2532,10 +2536,6 @@ export interface components {
             stream_options?: {
                 [key: string]: unknown;
             } | null;
-            /** User */
-            user?: string | null;
-            /** Safety Identifier */
-            safety_identifier?: string | null;
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
@@ -3108,7 +3108,7 @@ export interface components {
             session_id?: string | null;
             /**
              * User Id
-             * @description Claude Code sends the id of its conversation in it.
+             * @description Whose request it is. Claude Code sends the id of its conversation in it.
              */
             user_id?: string | null;
         } & {
@@ -3800,6 +3800,10 @@ export interface components {
             service_tier?: string | null;
             /** Top Logprobs */
             top_logprobs?: 0 | null;
+            /** User */
+            user?: string | null;
+            /** Safety Identifier */
+            safety_identifier?: string | null;
             /** Include */
             include?: string[] | null;
             /** Max Tool Calls */
@@ -3808,10 +3812,6 @@ export interface components {
             stream_options?: {
                 [key: string]: unknown;
             } | null;
-            /** User */
-            user?: string | null;
-            /** Safety Identifier */
-            safety_identifier?: string | null;
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
