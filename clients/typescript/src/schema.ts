@@ -1427,7 +1427,10 @@ export interface components {
             top_logprobs?: 0 | null;
             /** Modalities */
             modalities?: "text"[] | null;
-            /** User */
+            /**
+             * User
+             * @description Whose request it is. Lists of different people never continue the same session.
+             */
             user?: string | null;
             /** Safety Identifier */
             safety_identifier?: string | null;
@@ -1756,7 +1759,10 @@ export interface components {
             logprobs?: 0 | null;
             /** Suffix */
             suffix?: "" | null;
-            /** User */
+            /**
+             * User
+             * @description Whose request it is. Lists of different people never continue the same session.
+             */
             user?: string | null;
         };
         /** ContentDocument */
@@ -2524,7 +2530,10 @@ export interface components {
             service_tier?: string | null;
             /** Top Logprobs */
             top_logprobs?: 0 | null;
-            /** User */
+            /**
+             * User
+             * @description Whose request it is. Lists of different people never continue the same session.
+             */
             user?: string | null;
             /** Safety Identifier */
             safety_identifier?: string | null;
@@ -3800,7 +3809,10 @@ export interface components {
             service_tier?: string | null;
             /** Top Logprobs */
             top_logprobs?: 0 | null;
-            /** User */
+            /**
+             * User
+             * @description Whose request it is. Lists of different people never continue the same session.
+             */
             user?: string | null;
             /** Safety Identifier */
             safety_identifier?: string | null;

@@ -169,7 +169,7 @@ class ChatIn(VendorIn):
     logprobs: Literal[False] | None = None
     top_logprobs: Literal[0] | None = None
     modalities: list[Literal["text"]] | None = None
-    user: str | None = None
+    user: str | None = optional("Whose request it is. Lists of different people never continue the same session.")
     safety_identifier: str | None = None
     # Accepted without effect.
     store: bool | None = None
@@ -246,7 +246,7 @@ class CompletionIn(VendorIn):
     logprobs: Literal[0] | None = None
     suffix: Literal[""] | None = None
     # Accepted without effect.
-    user: str | None = None
+    user: str | None = optional("Whose request it is. Lists of different people never continue the same session.")
 
 
 class CompletionChoice(Answer):

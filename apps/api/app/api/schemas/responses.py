@@ -141,7 +141,7 @@ class ResponseIn(VendorIn):
     service_tier: Name | None = None
     # Accepted with the one value that this service can offer.
     top_logprobs: Literal[0] | None = None
-    user: str | None = None
+    user: str | None = optional("Whose request it is. Lists of different people never continue the same session.")
     safety_identifier: str | None = None
     # Accepted without effect.
     include: list[str] | None = None
