@@ -1759,10 +1759,7 @@ export interface components {
             logprobs?: 0 | null;
             /** Suffix */
             suffix?: "" | null;
-            /**
-             * User
-             * @description Whose request it is. Lists of different people never continue the same session.
-             */
+            /** User */
             user?: string | null;
         };
         /** ContentDocument */

@@ -246,7 +246,7 @@ class CompletionIn(VendorIn):
     logprobs: Literal[0] | None = None
     suffix: Literal[""] | None = None
     # Accepted without effect.
-    user: str | None = optional("Whose request it is. Lists of different people never continue the same session.")
+    user: str | None = None
 
 
 class CompletionChoice(Answer):
