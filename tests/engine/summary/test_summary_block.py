@@ -99,6 +99,18 @@ def test_a_demand_and_what_the_service_added_leave_a_summary_last_though_they_ar
     assert fitted.key_facts[1:] == crates[1 - len(fitted.key_facts) :]
 
 
+@pytest.mark.parametrize("cap_tokens", range(100, 160, 3))
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [("They paid 14500 and 23750, ", ("They", "paid", "14500", "and", "23750,")), ("他们付了钱。", ("。",))],
+)
+def test_a_summary_that_is_cut_ends_with_a_whole_word_or_sentence(
+    text: str, ends: tuple[str, ...], cap_tokens: int
+) -> None:
+    fitted = fit_summary(SummaryBody((text * 60).strip()), cap_tokens, estimate)
+    assert fitted is None or fitted.summary_text.endswith(ends)
+
+
 @pytest.mark.parametrize("cap_tokens", [-1, 0, 1, 40])
 def test_no_summary_fits_where_not_even_the_fence_does(cap_tokens: int) -> None:
     assert fit_summary(SummaryBody(text_of(100)), cap_tokens, estimate) is None

@@ -34,6 +34,7 @@ _ESCAPED = re.compile(
 )
 _ESCAPED_ASCII: Final = "<>&\x7f"
 _json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_SENTENCE_END: Final = re.compile(r"[.!?…؟۔।](?=\s)|[。！？\n]")
 _TEXT_SHARE = 0.4
 _SEPARATOR_TOKENS = 3
 _FIELDS = ("decisions", "key_facts", "open_questions", "action_items")
@@ -91,7 +92,8 @@ def fit_summary(body: SummaryBody, cap_tokens: int, estimate: Estimate) -> Summa
             left.remove(min(left, key=lasts.__getitem__))  # the oldest of those that last least
             fitted = replace(fitted, **{field: tuple(left)})
         elif fitted.summary_text:
-            fitted = replace(fitted, summary_text=fitted.summary_text[: len(fitted.summary_text) * 9 // 10].rstrip())
+            shorter = _beginning(fitted.summary_text, len(fitted.summary_text) * 9 // 10)
+            fitted = replace(fitted, summary_text=shorter)
         else:
             return None
     return fitted if fitted.summary_text or fitted.items else None
@@ -115,7 +117,7 @@ def _newest_in_turn(
 
 
 def _cut_text(text: str, max_tokens: int, estimate: Estimate) -> str:
-    """The beginning of the text that fits. It ends at the end of a sentence if there is one in its second half."""
+    """The beginning of the text that fits."""
     if estimate(text) <= max_tokens:
         return text
     low, high = 0, len(text)
@@ -125,6 +127,15 @@ def _cut_text(text: str, max_tokens: int, estimate: Estimate) -> str:
             low = middle
         else:
             high = middle - 1
-    cut = text[:low]
-    end = max(cut.rfind(mark) for mark in (". ", "! ", "? ", "\n"))
-    return cut[: end + 1].rstrip() if end > low // 2 else cut.rstrip()
+    return _beginning(text, low)
+
+
+def _beginning(text: str, chars: int) -> str:
+    """The first `chars` characters, or fewer: to the end of a sentence, or else of a word, if one is in their second
+    half. A number of which the last digits are cut off would be another one."""
+    cut = text[:chars]
+    ends = [end.end() for end in _SENTENCE_END.finditer(cut, chars // 2)]
+    if ends:
+        return cut[: ends[-1]].rstrip()
+    words = cut if text[chars : chars + 1].isspace() else cut.rpartition(" ")[0]
+    return (words if len(words) > chars // 2 else cut).rstrip()
