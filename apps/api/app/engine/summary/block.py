@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from app.domain.frozen import replace
 from app.domain.sentences import read_sentence
+from app.domain.statements import SENTENCE_END
 from app.domain.types import SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate
 
@@ -34,7 +35,6 @@ _ESCAPED = re.compile(
 )
 _ESCAPED_ASCII: Final = "<>&\x7f"
 _json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_SENTENCE_END: Final = re.compile(r"[.!?…؟۔।](?=\s)|[。！？\n]")
 _TEXT_SHARE = 0.4
 _SEPARATOR_TOKENS = 3
 _FIELDS = ("decisions", "key_facts", "open_questions", "action_items")
@@ -134,8 +134,9 @@ def _beginning(text: str, chars: int) -> str:
     """The first `chars` characters, or fewer: to the end of a sentence, or else of a word, if one is in their second
     half. A number of which the last digits are cut off would be another one."""
     cut = text[:chars]
-    ends = [end.end() for end in _SENTENCE_END.finditer(cut, chars // 2)]
-    if ends:
-        return cut[: ends[-1]].rstrip()
+    ends = [end.end() for end in SENTENCE_END.finditer(cut, chars // 2)]
+    end = max([cut.rfind("\n"), *ends])
+    if end > chars // 2:
+        return cut[:end].rstrip()
     words = cut if text[chars : chars + 1].isspace() else cut.rpartition(" ")[0]
     return (words if len(words) > chars // 2 else cut).rstrip()
