@@ -272,6 +272,32 @@ async def test_a_process_ends_when_it_is_idle_for_long_and_all_do_at_the_end() -
         await until_gone(pid)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the process's open sockets in /proc")
+async def test_a_process_that_ended_leaves_no_socket_open_while_its_job_is_referred_to() -> None:
+    before = _sockets()
+    with heavy_jobs() as jobs:
+        async with jobs.job(ImportJob) as job:
+            assert jobs.pids
+        opened = _sockets() - before
+        assert opened
+    for _ in range(1000):
+        if not opened & _sockets():
+            break
+        await asyncio.sleep(0.01)
+    else:
+        pytest.fail("a socket stays open")
+    del job
+
+
+def _sockets() -> set[str]:
+    """The open sockets of this process."""
+    found = set[str]()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # it is closed meanwhile
+            found.add(str(descriptor.readlink()))
+    return {each for each in found if each.startswith("socket:")}
+
+
 async def test_a_process_that_cannot_start_reports_it_in_one_sentence(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -191,4 +191,9 @@ class _Child:
     def kill(self) -> None:
         self._socket.close()
         self._process.kill()
-        threading.Thread(target=self._process.wait, daemon=True).start()
+        threading.Thread(target=self._reap, daemon=True).start()
+
+    def _reap(self) -> None:
+        self._process.wait()  # a thread that still reads from the stream, or writes to it, then ends as well
+        with suppress(OSError):  # what was not written yet has no reader
+            self._stream.close()  # else the socket stays open until the next garbage collection
