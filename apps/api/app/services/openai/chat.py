@@ -18,7 +18,7 @@ from app.domain.errors import TurnInProgress, existing, located
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
-from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TurnStatus
+from app.domain.types import OPEN_STATUSES, Message, SessionRef, TurnStatus
 from app.openai.new_messages import (
     BEGIN,
     CONTINUE,
@@ -143,9 +143,9 @@ async def _answer_next(
     history = additions.history if additions else ()
     turn_id = history[-1].last_turn_id if history else newest.turn_id
     assert turn_id is not None
-    pairs = _pairs(step.last_outputs or step.outputs)
-    outputs = OutputsRequest(pairs, options=options, model_alias=request.model_alias, additions=additions)
-    return await continue_turn(rt, session, turn_id, outputs, listen)
+    outputs = step.last_outputs or step.outputs
+    answers = OutputsRequest(outputs, options=options, model_alias=request.model_alias, additions=additions)
+    return await continue_turn(rt, session, turn_id, answers, listen)
 
 
 async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
@@ -284,7 +284,7 @@ async def _additions(
     if not (ends or step.past or request.directions or request.keeping):
         return None
     history = await draft_history(rt, request.model_alias, step.past) if step.past else ()
-    outputs = await draft_outputs(rt, _pairs(step.outputs)) if ends else None
+    outputs = await draft_outputs(rt, step.outputs) if ends else None
     return Additions(newest, outputs, history, request.directions, request.keeping)
 
 
@@ -324,7 +324,3 @@ async def _answer_again(
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:
     """The options with the number of the input's first message in their note, if they have a note."""
     return options if options.note is None else replace(options, note=replace(options.note, first_seq=first_seq))
-
-
-def _pairs(outputs: Sequence[IncomingMessage]) -> tuple[tuple[str, Content], ...]:
-    return tuple((str(output.tool_call_id), output.content) for output in outputs)

@@ -103,7 +103,7 @@ async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, reque
 
         async def answered(tx: Transaction) -> _Claimed:
             waiting = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
-            check_outputs(waiting, [call_id for call_id, _ in request.outputs])
+            check_outputs(waiting, [str(output.tool_call_id) for output in request.outputs])
             options = _options_again(waiting.request, request)
             stored = _stored(options) if request.options else None
             claim = await reclaim_turn(tx, session, turn_id, waiting, outputs, rt.turn_lease_s, stored)
