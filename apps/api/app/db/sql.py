@@ -142,12 +142,13 @@ metadata = sa.MetaData(
 )
 
 
-def _in_sql(statuses: Iterable[TurnStatus]) -> str:
+def in_sql(statuses: Iterable[TurnStatus]) -> str:
+    """The statuses as what follows `IN`."""
     return f"({', '.join(repr(status.value) for status in statuses)})"
 
 
-OPEN_STATUSES_SQL = _in_sql(OPEN_STATUSES)
-UNANSWERED = _in_sql(
+OPEN_STATUSES_SQL = in_sql(OPEN_STATUSES)
+UNANSWERED = in_sql(
     status for status in TurnStatus if status not in OPEN_STATUSES and status is not TurnStatus.COMPLETED
 )
 """The statuses of turns that ended without an answer."""

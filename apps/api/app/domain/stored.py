@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 from app.domain.content import bytea_json, tool_call_json
@@ -26,6 +26,7 @@ from app.domain.types import (
     SummaryId,
     SummaryItem,
     SummaryOrigin,
+    SummaryStatus,
     TurnId,
     TurnRecord,
     TurnStatus,
@@ -199,7 +200,7 @@ class StoredSummary:
     open_questions: tuple[SummaryItem, ...]
     decisions: tuple[SummaryItem, ...]
     action_items: tuple[SummaryItem, ...]
-    status: Literal["active", "superseded", "undone"]
+    status: SummaryStatus
     origin: SummaryOrigin
     model_alias: Name
     call: SummaryCall | None = described(

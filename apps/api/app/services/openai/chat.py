@@ -18,7 +18,7 @@ from app.domain.errors import TurnInProgress, existing, located
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
-from app.domain.types import OPEN_STATUSES, Message, SessionRef, TurnStatus
+from app.domain.types import FAILED_STATUSES, OPEN_STATUSES, Message, SessionRef, TurnStatus
 from app.openai.new_messages import (
     BEGIN,
     CONTINUE,
@@ -46,7 +46,6 @@ _LONG_LIST = 1_000
 """Most messages of a request that are processed on the event loop (about a millisecond)."""
 _MOST_COMPARED_BYTES = 32 * 1024 * 1024
 """Eight times the largest body of a request, by default: the stored messages may be others than those of the list."""
-_WITHOUT_REPLY = (TurnStatus.FAILED, TurnStatus.CANCELLED)
 _NOTHING_STORED = Newest(0, 0, None, None, None)
 _IN_PROGRESS = "The session already runs a turn."
 
@@ -213,7 +212,7 @@ async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> tuple[
 async def _repeatable(tx: Transaction, session: SessionRef, newest: Newest, request: ChatRequest) -> list[Message]:
     """The stored messages that the list may repeat: if it is all new, those of a turn that failed or was cancelled and
     whose request is sent again. Outputs may have ended the turn before that."""
-    if request.all_new and (request.all_past or newest.status not in _WITHOUT_REPLY):
+    if request.all_new and (request.all_past or newest.status not in FAILED_STATUSES):
         return []
     stored = await compared_messages(tx, session, request)
     if not request.all_new or (request.messages and request.messages[0].role == "tool"):
@@ -311,7 +310,7 @@ async def _answer_again(
         turn = existing(await store.get_turn(tx, session, turn_id), "session")
         messages = await messages_of_turn(tx, session.id, turn_id)
         is_unanswered = turn.status is TurnStatus.COMPLETED and bool(messages) and messages[-1].role == "tool"
-        if not is_unanswered and turn.status not in _WITHOUT_REPLY:
+        if not is_unanswered and turn.status not in FAILED_STATUSES:
             return await stored_outcome(tx, session, turn)
     if not messages:
         return None
