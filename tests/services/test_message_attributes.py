@@ -17,7 +17,9 @@ from app.domain.incoming import IncomingMessage
 from app.domain.types import Message, ReasoningRule, RecordedReply, SessionId, ToolCall, Turn
 from app.engine.messages.turns import with_reasoning
 from app.openai.chat_messages import cut_turns
+from app.openai.new_messages import next_step
 from app.services.archive.transfer import draft_history, export_session, fork_session
+from app.services.openai.chat import ChatRequest, turn_of
 from app.services.turn.settled_columns import settled_columns
 from app.services.turn.take import continue_turn, prepare_regeneration, regenerate_turn, take_turn
 from app.services.turn.types import OutputsRequest, TurnOptions, TurnRequest
@@ -78,6 +80,14 @@ async def test_the_kept_past_has_each_of_them_alone(database_url: str, name: str
     reply = IncomingMessage(1, "assistant", **(text | {name: _OF_REPLY[name]}))
     async with service(database_url) as at:
         assert await _kept(at, await _stored(at, (user, reply)), None) == (user, reply)
+
+
+def test_a_turn_of_a_list_has_those_of_its_last_message() -> None:
+    step = next_step(_MESSAGES[:1], waiting=False)
+    assert step.message
+    request = ChatRequest(_MESSAGES, TurnOptions(), "offline", "1")
+    turn = turn_of(step.message, request, request.options, 0)
+    assert {name: getattr(turn, name) for name in _OF_USER} == _OF_USER
 
 
 async def test_a_turn_its_outputs_and_its_repetition_have_them(database_url: str) -> None:

@@ -136,8 +136,9 @@ async def _answer_next(
     request's directions. Raises as these, and `TurnInProgress` if the session is no longer as in `newest`."""
     options = _noted(request.options, newest.last_message_seq + 1)
     additions = await _additions(rt, request, newest, step, ends_waiting=not step.goes_on)
-    if step.content is not None:
-        turn = replace(turn_of(step, request, options, newest.last_turn_seq), additions=additions)
+    if step.message is not None:
+        after_seq = newest.last_turn_seq + len(step.past)
+        turn = replace(turn_of(step.message, request, options, after_seq), additions=additions)
         return await take_turn(rt, session, turn, request.idempotency_key, listen)
     history = additions.history if additions else ()
     turn_id = history[-1].last_turn_id if history else newest.turn_id
@@ -157,11 +158,11 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
         except TurnInProgress:
             return None
         is_known = newest.status in OPEN_STATUSES or newest.request_sha256 == request.request_sha256
-        if not isinstance(step, NextStep) or step.content is None or is_known:
+        if not isinstance(step, NextStep) or step.message is None or is_known:
             return None
         with suppress(TurnInProgress):
             newest = await _store(rt, session, request, newest, step)
-            return newest.last_turn_seq, turn_of(replace(step, past=()), request, request.options, newest.last_turn_seq)
+            return newest.last_turn_seq, turn_of(step.message, request, request.options, newest.last_turn_seq)
     return None
 
 
@@ -186,8 +187,8 @@ async def count_behind(rt: Runtime, session: SessionRef, request: ChatRequest, n
     new = await new_in_list(request, stored) or ()
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
     step = await divided(request, new, waiting=is_waiting) if new else None
-    if step is not None and step.content is not None and not step.past and not is_waiting:
-        preview = await preview_turn(rt, session, turn_of(step, request, request.options, newest.last_turn_seq))
+    if step is not None and step.message is not None and not step.past and not is_waiting:
+        preview = await preview_turn(rt, session, turn_of(step.message, request, request.options, newest.last_turn_seq))
         return preview.context["estimated_wire_tokens"]
     window = await window_now(rt, session)
     return window.estimated_wire_tokens + await count_tokens(
@@ -235,11 +236,10 @@ async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if is_long else work()
 
 
-def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_turn_seq: int) -> TurnRequest:
-    """The turn of the user's message that ends the list. It must directly follow the session's turn `last_turn_seq` and
-    the past of the step."""
-    seq, sha256 = last_turn_seq + len(step.past) + 1, request.request_sha256
-    return TurnRequest(step.content, sha256, options, request.model_alias, seq, name=step.name, said_at=step.said_at)
+def turn_of(message: IncomingMessage, request: ChatRequest, options: TurnOptions, after_seq: int) -> TurnRequest:
+    """The turn of the user's message that ends the list. It must directly follow the session's turn `after_seq`."""
+    seq, sha256 = after_seq + 1, request.request_sha256
+    return TurnRequest(message.content, sha256, options, request.model_alias, seq, message.name, message.said_at)
 
 
 @retried
