@@ -131,11 +131,11 @@ class MessageRow(In):
     tool_calls: Annotated[list[StoredCall], Field(min_length=1)] | None
     tool_call_id: NotEmpty | None
     reasoning: str | None
-    reasoning_blocks: list[dict[str, Any]] | None
-    reasoning_tokens: Count
     token_estimate: Count
     token_encoding: Name
     created_at: Instant
+    reasoning_blocks: list[dict[str, Any]] | None = None
+    reasoning_tokens: Count = 0
     withdrawn: bool = False
     name: Speaker | None = None
     said_at: Instant | None = None
