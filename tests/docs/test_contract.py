@@ -96,6 +96,8 @@ _SERIES = [family.name for family in text_string_to_metric_families(Telemetry(()
         ("cause of a cache break", get_args(CacheBreak)),
         ("setting", [variable_of(name, field) for name, field in Settings.model_fields.items()]),
         ("metric", _SERIES),
+        ("column of a message", metadata.tables["messages"].columns.keys()),
+        ("column of an audit", metadata.tables["turn_context_audit"].columns.keys()),
     ],
 )
 def test_every_name_that_clients_see_is_listed(kind: str, names: Iterable[str]) -> None:

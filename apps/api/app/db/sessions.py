@@ -25,11 +25,12 @@ import sqlalchemy as sa
 
 from app.db.database import Fetched, PageBounds, Transaction
 from app.db.sql import (
+    ANSWERED,
     CLOCK,
+    FAILED,
     UNANSWERED,
     binds,
     in_any_case,
-    in_sql,
     insert_from,
     insert_row,
     json_rows,
@@ -41,17 +42,7 @@ from app.db.sql import (
 from app.db.tables import pins, sessions
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.responses import Lifetime
-from app.domain.types import (
-    ANSWERED_STATUSES,
-    FAILED_STATUSES,
-    Pin,
-    Session,
-    SessionId,
-    SessionRef,
-    SessionState,
-    TenantId,
-    TurnId,
-)
+from app.domain.types import Pin, Session, SessionId, SessionRef, SessionState, TenantId, TurnId
 
 _COLUMNS = ", ".join(names_of(Session))
 STATE_COLUMNS = names_of(SessionState)
@@ -239,7 +230,7 @@ _LATER = f"""
 _BY_LIST = sql(f"""
     SELECT t.session_id, t.id AS turn_id, s.last_turn_seq, NOT EXISTS ({_LATER}) AS is_last, EXISTS (
             SELECT FROM turns n
-            WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN {in_sql(FAILED_STATUSES)}
+            WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN {FAILED}
         ) AS is_unanswered,
         array_position(:digests, t.conversation_sha256) - 1 AS place,
         CAST(:request_sha256 AS text) IS NOT NULL
@@ -248,7 +239,7 @@ _BY_LIST = sql(f"""
                     AND (n.seq = s.last_turn_seq OR n.idempotency_key = :idempotency_key)) AS is_repeated
     FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.conversation_sha256 = ANY(:digests) AND s.tenant_id = :tenant_id
-        AND (s.{_FOR_ANSWER}) IS NOT TRUE AND t.status IN {in_sql(ANSWERED_STATUSES)}
+        AND (s.{_FOR_ANSWER}) IS NOT TRUE AND t.status IN {ANSWERED}
     ORDER BY place, is_repeated DESC, is_last DESC,
         t.session_id
     LIMIT 1

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
 from app.domain.frozen import frozen
 from app.domain.limits import LimitSpan
-from app.domain.types import OPEN_STATUSES, SessionRef, TurnStatus
+from app.domain.types import ANSWERED_STATUSES, FAILED_STATUSES, OPEN_STATUSES, SessionRef, TurnStatus
 
 _DIALECT = PGDialect_asyncpg()
 _PAGE_BYTES = 8 * 1024 * 1024
@@ -142,13 +142,14 @@ metadata = sa.MetaData(
 )
 
 
-def in_sql(statuses: Iterable[TurnStatus]) -> str:
-    """The statuses as what follows `IN`."""
+def _in_sql(statuses: Iterable[TurnStatus]) -> str:
     return f"({', '.join(repr(status.value) for status in statuses)})"
 
 
-OPEN_STATUSES_SQL = in_sql(OPEN_STATUSES)
-UNANSWERED = in_sql(
+OPEN_STATUSES_SQL = _in_sql(OPEN_STATUSES)
+ANSWERED = _in_sql(ANSWERED_STATUSES)
+FAILED = _in_sql(FAILED_STATUSES)
+UNANSWERED = _in_sql(
     status for status in TurnStatus if status not in OPEN_STATUSES and status is not TurnStatus.COMPLETED
 )
 """The statuses of turns that ended without an answer."""
