@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.api.chatting import chat_service, say
+from tests.api.chatting import TOOLS, chat_service, say
 from tests.api.conftest import assert_problem, new_session
 
 
@@ -39,6 +39,23 @@ def test_speakers_of_separate_messages_keep_their_names_and_those_of_one_turn_ar
         ]
         stored = at.http.get(f"/v1/sessions/{session_id}/messages").json()["items"]
         assert [message["name"] for message in stored] == ["Anna", None, None, None, "Ben", None]
+
+
+def test_the_output_of_a_tool_keeps_the_time_that_the_client_gave_it(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a"), say("It is dry.")) as at:
+        history: list[Any] = [_user("Anna", "Does it leak?")]
+        session_id = new_session(at.http)
+        for outputs in (
+            (),
+            ({"role": "tool", "tool_call_id": "a", "content": "dry", "said_at": "2026-05-08T13:56:00Z"},),
+        ):
+            history += outputs
+            completion = at.client.chat.completions.create(
+                model="main", messages=history, tools=TOOLS, metadata={"session_id": session_id}
+            )
+            history.append(completion.choices[0].message)
+        stored = at.http.get(f"/v1/sessions/{session_id}/messages").json()["items"]
+        assert [message["said_at"] for message in stored if message["role"] == "tool"] == ["2026-05-08T13:56:00Z"]
 
 
 def test_with_show_names_every_model_reads_the_name_before_the_words(database_url: str, tmp_path: Path) -> None:

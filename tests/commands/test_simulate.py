@@ -7,9 +7,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from rich.console import Console
 
-from app.commands.simulate import read_policy
+from app.commands.simulate import read_policy, table
 from app.domain.errors import OperatorError
+from app.domain.types import JsonObject
 from app.services.views.simulation import Variant
 from tests.api.conftest import new_session
 from tests.commands.test_cli import UNKNOWN_ID, plimsoll, refusal
@@ -61,3 +63,31 @@ def test_a_policy_is_read_as_a_preset_as_json_or_under_a_name() -> None:
         assert read_policy(text) == variant
     with pytest.raises(OperatorError):
         read_policy("mine={")
+
+
+def test_the_table_counts_cleared_inputs_of_tool_calls_as_shortened_messages(client: httpx.Client) -> None:
+    session = client.post("/v1/sessions/import", json={"messages": _with_tools(12)}).json()["id"]
+    rule = {"trigger_uses": 1, "keep": 1, "clear_inputs": True}
+    body = {"policies": [{"mandatory_summary_turn": None, "clear_tool_results": rule}]}
+    simulated = client.post(f"/v1/sessions/{session}/simulate", json=body).json()
+    actions = simulated["policies"][0]["lost"]["actions"]
+    shortened = [actions[kind]["targets"] for kind in ("tool_input_shortened", "tool_result_shortened")]
+    assert min(shortened) > 0
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(table("one", [simulated]))
+    (row,) = (line for line in shown.get().splitlines() if "messages shortened" in line)
+    assert int(row.split()[-1]) == sum(shortened)
+
+
+def _with_tools(turns: int) -> list[JsonObject]:
+    messages: list[JsonObject] = []
+    for number in range(turns):
+        call = {"name": "look_up", "arguments": json.dumps({"text": f"order {number} " * 40})}
+        messages += (
+            {"role": "user", "content": f"What of order {number}?"},
+            {"role": "assistant", "tool_calls": [{"id": f"c{number}", "type": "function", "function": call}]},
+            {"role": "tool", "tool_call_id": f"c{number}", "content": f"paid {number} " * 40},
+            {"role": "assistant", "content": "It is paid."},
+        )
+    return messages

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from pydantic import AliasChoices
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from app.core.config import Settings
@@ -13,15 +14,16 @@ from app.core.config import Settings
 EXAMPLE = Path(__file__).parents[2] / ".env.example"
 
 
+def variable_of(name: str, field: FieldInfo) -> str:
+    """The variable of the environment that a field of Settings is read from."""
+    alias = field.validation_alias
+    return str(alias.choices[0]) if isinstance(alias, AliasChoices) else f"PLIMSOLL_{name.upper()}"
+
+
 def variables() -> dict[str, object]:
     """Every variable of the environment that Settings reads, with its default."""
-    found: dict[str, object] = {}
-    for name, field in Settings.model_fields.items():
-        alias = field.validation_alias
-        variable = str(alias.choices[0]) if isinstance(alias, AliasChoices) else f"PLIMSOLL_{name.upper()}"
-        assert field.default is not PydanticUndefined
-        found[variable] = field.default
-    return found
+    assert all(field.default is not PydanticUndefined for field in Settings.model_fields.values())
+    return {variable_of(name, field): field.default for name, field in Settings.model_fields.items()}
 
 
 def listed() -> dict[str, str | None]:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import floor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from pydantic import AliasChoices
+from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.problems import KINDS as CODES
 from app.core.config import Settings
 from app.db.tables import metadata
+from app.domain.audit import CacheBreak, TrimKind
 from app.domain.types import REGIONS, TurnStatus
 from app.engine.policy.budget import budget_for
+from app.engine.policy.fields import MEANINGS
 from app.engine.policy.policy import PRESETS, ContextPolicy
 from app.main import create_app
+from app.telemetry.metrics import Telemetry
 from tests.api.conftest import settings_for
+from tests.core.test_env_example import variable_of
 from tests.docs.pages import ROOT, table
 
 CONTRACT = (ROOT / "docs" / "contract.md").read_text()
@@ -80,13 +84,29 @@ def test_every_code_and_every_added_setting_is_one_of_the_service() -> None:
     assert settings - {name.upper() for name in Settings.model_fields} == set()
 
 
+_SERIES = [family.name for family in text_string_to_metric_families(Telemetry(()).render()[0].decode())]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("code", CODES),
+        ("policy field", MEANINGS),
+        ("trim kind", get_args(TrimKind)),
+        ("cause of a cache break", get_args(CacheBreak)),
+        ("setting", [variable_of(name, field) for name, field in Settings.model_fields.items()]),
+        ("metric", _SERIES),
+        ("column of a message", metadata.tables["messages"].columns.keys()),
+        ("column of an audit", metadata.tables["turn_context_audit"].columns.keys()),
+    ],
+)
+def test_every_name_that_clients_see_is_listed(kind: str, names: Iterable[str]) -> None:
+    listed = set(re.findall(r"\w+", CONTRACT))
+    assert [name for name in names if not {name, f"{name}_total"} & listed] == [], kind
+
+
 def test_every_setting_has_the_default_that_the_table_shows() -> None:
-    fields = {
-        str(field.validation_alias.choices[0])
-        if isinstance(field.validation_alias, AliasChoices)
-        else f"PLIMSOLL_{name.upper()}": field
-        for name, field in Settings.model_fields.items()
-    }
+    fields = {variable_of(name, field): field for name, field in Settings.model_fields.items()}
     for names, defaults, _ in table("variable", CONTRACT):
         for name, default in zip(names.split(", "), defaults.split(", "), strict=True):
             field = fields[name.strip("`")]

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import asyncpg
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.problems import KINDS
+from app.telemetry.metrics import Telemetry
 from tests.api.conftest import PATIENCE_S, serving, settings_for
 from tests.docs.pages import ROOT
 
@@ -22,6 +24,12 @@ def test_every_problem_code_is_documented_with_its_status() -> None:
     assert KINDS.keys() <= documented.keys()
     for code, kind in KINDS.items():
         assert str(kind.status) in documented[code], code
+
+
+def test_every_series_is_described() -> None:
+    families = text_string_to_metric_families(Telemetry(()).render()[0].decode())
+    described = set(re.findall(r"\w+", _PAGE))
+    assert [family.name for family in families if not {family.name, f"{family.name}_total"} & described] == []
 
 
 def test_what_the_runbook_of_overflows_looks_at_is_in_a_refused_turn(database_url: str) -> None:

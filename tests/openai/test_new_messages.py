@@ -189,10 +189,12 @@ def test_outputs_of_calls_that_were_made_together_are_known_in_any_order() -> No
 
 def test_several_messages_of_the_user_are_known_again_as_the_one_that_was_stored() -> None:
     incoming = [IncomingMessage(0, "user", "u1"), IncomingMessage(1, "user", PARTS)]
-    content = next_step(incoming, waiting=False).content
+    message = next_step(incoming, waiting=False).message
+    assert message
+    content = message.content
     assert content == [{"type": "text", "text": "u1"}, {"type": "text", "text": "u2"}]
-    message = stored("u1")[0]
-    kept = [Message(message.id, message.turn_id, 1, "user", content, 1)]
+    before = stored("u1")[0]
+    kept = [Message(before.id, before.turn_id, 1, "user", content, 1)]
     assert new_messages(incoming, kept) is None
     assert words(new_messages([*incoming, IncomingMessage(2, "user", "u3")], kept) or ()) == ["u3"]
 
@@ -213,11 +215,12 @@ def test_new_messages_are_divided_into_outputs_past_and_question() -> None:
     asked = next_step(listed("tx", "a1", "u2", "cy", "ty", "a2", "u3", "u4"), waiting=True)
     assert words(asked.outputs) == ["tx"]
     assert [words(turn.messages) for turn in asked.past] == [["a1"], ["u2", "cy", "ty", "a2"]]
-    assert asked.content == "u3\n\nu4"
+    assert asked.message
+    assert asked.message.content == "u3\n\nu4"
     loop = next_step(listed("u1", "cx", "tx", "cy", "ty"), waiting=False)
     assert [words(turn.messages) for turn in loop.past] == [["u1", "cx", "tx", "cy"]]
     assert loop.past[0].open_calls
-    assert (words(loop.last_outputs), loop.content, loop.goes_on) == (["ty"], None, False)
+    assert (words(loop.last_outputs), loop.message, loop.goes_on) == (["ty"], None, False)
     assert next_step(listed("tx"), waiting=True).goes_on
 
 

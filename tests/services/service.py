@@ -19,7 +19,8 @@ from app.api.schemas.archive import read_import
 from app.db.database import Database
 from app.db.driver import new_id
 from app.db.sql import sql
-from app.domain.types import JsonObject, RecordedReply, Session, SessionId, SessionRef, TenantId, TurnId
+from app.domain.incoming import IncomingMessage
+from app.domain.types import Content, JsonObject, RecordedReply, Session, SessionId, SessionRef, TenantId, TurnId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.look_back import NAME
 from app.providers.openai import OpenAIProvider
@@ -50,6 +51,14 @@ def ref_of(session_id: SessionId) -> SessionRef:
 
 NEWEST = PageRequest(200, None, newest_first=True)
 OLDEST = PageRequest(200, None, newest_first=False)
+
+
+def outputs_of(contents: Mapping[str, Content]) -> tuple[IncomingMessage, ...]:
+    """Outputs of tools, by call id."""
+    return tuple(
+        IncomingMessage(place, "tool", content, tool_call_id=call_id)
+        for place, (call_id, content) in enumerate(contents.items())
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,7 @@ class Service:
         self, session_id: SessionId, turn_id: TurnId, outputs: dict[str, str], reply: RecordedReply | None = None
     ) -> TurnOutcome:
         """Answers a turn's open calls."""
-        request = OutputsRequest(tuple(outputs.items()), reply)
+        request = OutputsRequest(outputs_of(outputs), reply)
         return await continue_turn(self.rt, ref_of(session_id), turn_id, request)
 
     async def rows(self, statement: str, **parameters: Any) -> list[JsonObject]:

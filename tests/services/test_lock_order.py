@@ -14,7 +14,10 @@ import pytest
 from app.db.claims import Claim
 from app.db.records import TurnEnd
 from app.domain.errors import TurnInProgress
+from app.domain.incoming import IncomingMessage
+from app.domain.stored import message_row
 from app.domain.types import JsonObject, SessionId, TurnRecord, TurnStatus
+from app.engine.recall.index import packed_terms
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.record import store_end
 from app.services.turn.types import TurnOptions, TurnRequest
@@ -104,14 +107,8 @@ async def _claim(at: Service, session_id: SessionId) -> Claim:
 
 
 def _completed(at: Service, claim: Claim) -> TurnEnd:
-    reply: JsonObject = {
-        "id": at.rt.new_id(),
-        "seq": claim.assistant_seq,
-        "content": "Yes.",
-        "reasoning_tokens": 0,
-        "token_estimate": 3,
-        "token_encoding": "o200k_base",
-    }
+    message, terms = IncomingMessage(0, "assistant", "Yes."), packed_terms("assistant", "Yes.")
+    reply = message_row(at.rt.new_id(), message, (3, 0), "o200k_base", terms) | {"seq": claim.assistant_seq}
     block: JsonObject = {"sha256": "0" * 64, "content": "You are helpful."}  # a row that refers to the session's own
     return TurnEnd(TurnStatus.COMPLETED, "offline", [], [], [block], messages=[reply], assistant_output="Yes.")
 

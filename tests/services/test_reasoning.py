@@ -18,7 +18,7 @@ from app.services.turn.types import OutputsRequest, TurnEvent
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, Stream, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, RESPONSES, ModelReply, Wire, event
-from tests.services.service import Service, models_toml, ref_of, service
+from tests.services.service import Service, models_toml, outputs_of, ref_of, service
 from tests.services.test_tools import TOOLS
 
 THOUGHT = "They ask for both, so I look them up one after the other."
@@ -414,7 +414,7 @@ async def test_openrouters_details_of_reasoning_go_back_as_they_were_in_the_loop
         listen = heard.append if streamed else None
         turn = (await at.turn(session.id, "Are a and b paid?", tools=TOOLS, listen=listen)).turn
         for call_id in ("call_a", "call_b"):
-            outputs = OutputsRequest(((call_id, "yes"),))
+            outputs = OutputsRequest(outputs_of({call_id: "yes"}))
             await continue_turn(at.rt, ref_of(session.id), turn.id, outputs, listen=listen)
         assert list(map(details_sent, server.seen)) == [[], [DETAILS], [DETAILS, DETAILS]]
         await assert_prompts_hold(at, turn.id, session.id, 3)

@@ -8,8 +8,9 @@ import pytest
 
 from app.db.claims import claim_turn
 from app.db.records import TurnEnd, record_end
-from app.domain.content import bytea_json
 from app.domain.errors import NotFound
+from app.domain.incoming import IncomingMessage
+from app.domain.stored import message_row
 from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, TurnStatus
 from app.engine.recall.index import packed_terms
 from app.engine.recall.terms import excerpt, query_terms
@@ -88,15 +89,9 @@ async def test_the_answer_of_a_turn_that_ran_during_a_search_is_found_by_the_nex
         assert claim is not None
         assert [hit.seq for hit in await _found(at, session.id, "lighthouse")] == [3]
         reply = "The lighthouse is behind the harbour."
-        row: JsonObject = {
-            "id": at.rt.new_id(),
-            "seq": claim.assistant_seq,
-            "content": reply,
-            "reasoning_tokens": 0,
-            "token_estimate": 8,
-            "token_encoding": "o200k_base",
-            "terms": bytea_json(packed_terms("assistant", reply)),
-        }
+        terms = packed_terms("assistant", reply)
+        row = message_row(at.rt.new_id(), IncomingMessage(0, "assistant", reply), (8, 0), "o200k_base", terms)
+        row |= {"seq": claim.assistant_seq}
         end = TurnEnd(TurnStatus.COMPLETED, "offline", [], [], messages=[row], assistant_output=reply)
         async with at.rt.database.begin() as tx:
             assert await record_end(tx, claim, end)

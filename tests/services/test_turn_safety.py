@@ -41,7 +41,7 @@ from app.services.views.turns import get_prompt, get_turn
 from app.tokenizers.counters import Tokenizers
 from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import chat, is_summary, model, models_toml, ref_of, service, sound_summary
+from tests.services.service import chat, is_summary, model, models_toml, outputs_of, ref_of, service, sound_summary
 from torture.databases import citus_servers
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -225,7 +225,7 @@ async def test_outputs_that_were_checked_against_an_earlier_round_are_not_stored
     async with service(database_url) as at:
         session = ref_of((await at.session()).id)
         turn = (await at.turn(session.id, "Look twice.", tools=(TOOL,), recorded_reply=first)).turn
-        (output,) = await draft_outputs(at.rt, [("first", "here")])
+        (output,) = await draft_outputs(at.rt, outputs_of({"first": "here"}))
         async with at.rt.database.begin() as tx:
             waiting = await waiting_turn(tx, session, turn.id)
             assert waiting is not None

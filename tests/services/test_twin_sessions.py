@@ -32,7 +32,7 @@ from app.services.views.turns import get_audit, get_prompt, list_turns
 from tests.engine.pictures import image, png
 from tests.providers.server import Answer, Seen, serving
 from tests.providers.wires import OPENAI, ModelReply
-from tests.services.service import OLDEST, Service, client_tools, model, ref_of, service
+from tests.services.service import OLDEST, Service, client_tools, model, outputs_of, ref_of, service
 from tests.services.test_tools import TOOLS
 
 _STEPS = 70
@@ -167,7 +167,7 @@ def _operation(name: str, random: Random) -> _Op:
         return await Service(rt).turn(twin.session_id, content, model_alias=alias, tools=TOOLS)
 
     async def outputs(rt: Runtime, twin: _Twin) -> object:
-        request = OutputsRequest(tuple((call.id, content) for call in twin.calls), model_alias=alias)
+        request = OutputsRequest(outputs_of({call.id: content for call in twin.calls}), model_alias=alias)
         return await continue_turn(rt, ref_of(twin.session_id), twin.turn_id, request)
 
     async def preview(rt: Runtime, twin: _Twin) -> object:

@@ -137,6 +137,8 @@ async def test_spans_carry_the_turns_ids_and_the_figures_of_its_audit(database_u
         figures = attributes(settled)
         for name in ("estimated_wire_tokens", "input_budget", "estimated_input_tokens_after_prune", "prompt_sha256"):
             assert figures[f"plimsoll.context.{name}"] == outcome.context[name]
+        plain = {name for name, value in outcome.context.items() if not isinstance(value, dict)}
+        assert {f"plimsoll.context.{name}" for name in plain} <= figures.keys()
 
 
 async def test_a_summary_is_a_step_with_the_summarizers_call_inside(database_url: str, tmp_path: Path) -> None:

@@ -6,15 +6,18 @@ import asyncio
 import os
 import re
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
+from app.domain.audit import TrimKind
 from app.domain.types import ToolCall
 from app.engine.recall.terms import terms_of
 from tests.api.chatting import chat_service
 from tests.api.conftest import PATIENCE_S, new_session, serving, settings_for
+from tests.docs.pages import ROOT
 from tests.providers.server import Answer, Seen, Stream
 from tests.providers.wires import OPENAI, ModelReply
 from tests.web.accessibility import faults
@@ -23,6 +26,12 @@ from tests.web.conftest import Shipped, open_page
 _SINGLE_BLOCK = ".blocks li:not(:has(.blocks))"
 _PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
 PAGES = ("", "/window", "/chat", "/memory", "/what-if")
+
+
+def test_every_kind_of_action_has_words() -> None:
+    words = re.search(r"const WHAT: .*?\{(.*?)\n\}", (ROOT / "apps/web/src/window/rules.ts").read_text(), re.DOTALL)
+    assert words
+    assert set(re.findall(r"(\w+): \"", words[1])) == set(get_args(TrimKind))
 
 
 async def test_there_is_nothing_to_click_below_the_head_before_that_has_its_height(

@@ -155,7 +155,7 @@ def _wrong_for_role(message: JsonObject, callable_ids: set[str]) -> Iterable[str
     if message["role"] != "assistant":
         if message["content"] is None:
             yield "A message of this role has content."
-        if calls or message["reasoning"] is not None or message["reasoning_blocks"] is not None:
+        if calls or message["reasoning"] is not None or message.get("reasoning_blocks") is not None:
             yield "Only an assistant's message has tool calls or reasoning."
     elif len({call["id"] for call in calls}) < len(calls):
         yield "Two tool calls of this message have the same id."
@@ -248,7 +248,7 @@ def archived_message(row: Mapping[str, Any]) -> Message:
         tool_calls=tool_calls_from_json(row["tool_calls"]),
         tool_call_id=row["tool_call_id"],
         reasoning=row["reasoning"],
-        reasoning_blocks=tuple(row["reasoning_blocks"] or ()),
+        reasoning_blocks=tuple(row.get("reasoning_blocks") or ()),
         name=row.get("name"),
     )
 

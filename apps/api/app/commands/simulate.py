@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 from uuid import UUID
 
 import orjson
@@ -20,6 +20,7 @@ from rich.table import Table
 from app.commands.resources import as_text, progress_bar, read_settings, with_database
 from app.composition import command_runtime
 from app.db.database import Database
+from app.domain.audit import DroppedKind, ShortenedKind
 from app.domain.errors import NotFound, OperatorError
 from app.domain.types import JsonObject, SessionId, SessionRef, TenantId
 from app.services.keys import OPEN_TENANT
@@ -172,8 +173,6 @@ def _over(values: list[int | None]) -> str:
     return "never" if not over else f"from turn {over[0]:,}" if len(values) == 1 else f"{len(over):,} sessions"
 
 
-_DROPPED = ("assistant_dropped", "tool_group_dropped", "turn_dropped", "history_drop", "pinned_drop", "emergency_drop")
-_SHORTENED = ("tool_result_shortened", "assistant_shortened", "media_marked", "summary_shortened", "pinned_trim")
 _ROWS: tuple[tuple[str, tuple[str, ...], Callable[[list[Any]], str]], ...] = (
     ("model calls", ("calls",), _sum),
     ("prompt tokens sent", ("wire_tokens",), _sum),
@@ -187,8 +186,8 @@ _ROWS: tuple[tuple[str, tuple[str, ...], Callable[[list[Any]], str]], ...] = (
     ("over the window", ("first_turn_over_the_window",), _over),
     ("cost, US dollars", ("cost_usd",), _dollars),
     ("turns summarized", ("lost", "turns_folded"), _sum),
-    ("messages dropped", ("lost", "actions"), partial(_targets, _DROPPED)),
-    ("messages shortened", ("lost", "actions"), partial(_targets, _SHORTENED)),
+    ("messages dropped", ("lost", "actions"), partial(_targets, get_args(DroppedKind))),
+    ("messages shortened", ("lost", "actions"), partial(_targets, get_args(ShortenedKind))),
     ("user's words verbatim", ("lost", "users_words_verbatim_mean"), _mean),
     ("  in the last prompt", ("lost", "users_words_verbatim_at_end"), _mean),
 )

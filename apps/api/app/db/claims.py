@@ -95,8 +95,8 @@ _WAITING = sql(f"""
     WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.id = :turn_id
     """)
 
-_NEW_OUTPUTS = {"turn_id": "t.id", "seq": ":messages_before + x.seq", "role": "'tool'"}
-_OUTPUTS = insert_in_session(tables.messages, "outputs", "t", _NEW_OUTPUTS, without=("reasoning_tokens", "withdrawn"))
+_NEW_OUTPUTS = {"turn_id": "t.id", "seq": ":messages_before + x.seq"}
+_OUTPUTS = insert_in_session(tables.messages, "outputs", "t", _NEW_OUTPUTS, without=("withdrawn",))
 
 
 def _reclaim(request: str, block: str = "") -> Statement:

@@ -23,10 +23,10 @@ from app.domain.limits import CallUse
 from app.domain.types import JsonObject, SessionId, SummaryId, TurnId, TurnRecord, TurnStatus, Usage
 
 
-def _of_turn(table: sa.Table, parameter: str, **values: str) -> str:
+def _of_turn(table: sa.Table, parameter: str) -> str:
     """An INSERT of the parameter's rows for the turn `t`."""
     of_turn = {"turn_id": "t.id"} if "turn_id" in table.columns else {}
-    return insert_in_session(table, parameter, "t", of_turn | values, without=("withdrawn",))
+    return insert_in_session(table, parameter, "t", of_turn, without=("withdrawn",))
 
 
 # Sums over a turn's calls; a figure that no call has reported stays null.
@@ -48,7 +48,7 @@ _WRITTEN = f"""
             WHERE session_id = :session_id AND id = :turn_id AND fence = :fence AND status = 'running'
             RETURNING {TURN_COLUMNS}
         ), m AS (
-            {_of_turn(tables.messages, "messages", role="'assistant'")}
+            {_of_turn(tables.messages, "messages")}
         ), st AS (
             {_of_turn(tables.turn_steps, "steps")}
         ), b AS (

@@ -24,7 +24,21 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from app.db.database import Fetched, PageBounds, Transaction
-from app.db.sql import CLOCK, binds, in_any_case, insert_from, insert_row, json_rows, listed, of_session, paged, sql
+from app.db.sql import (
+    ANSWERED,
+    CLOCK,
+    FAILED,
+    UNANSWERED,
+    binds,
+    in_any_case,
+    insert_from,
+    insert_row,
+    json_rows,
+    listed,
+    of_session,
+    paged,
+    sql,
+)
 from app.db.tables import pins, sessions
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.responses import Lifetime
@@ -209,14 +223,14 @@ async def search_sessions(
 
 # Of several sessions with the same past (forks): first one that already got this request, of which this is a retry;
 # then one in which nothing follows this past; then the oldest.
-_LATER = """
+_LATER = f"""
     SELECT FROM turns n
-    WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('running', 'awaiting_tools', 'completed')
+    WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status NOT IN {UNANSWERED}
 """
 _BY_LIST = sql(f"""
     SELECT t.session_id, t.id AS turn_id, s.last_turn_seq, NOT EXISTS ({_LATER}) AS is_last, EXISTS (
             SELECT FROM turns n
-            WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('failed', 'cancelled')
+            WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN {FAILED}
         ) AS is_unanswered,
         array_position(:digests, t.conversation_sha256) - 1 AS place,
         CAST(:request_sha256 AS text) IS NOT NULL
@@ -225,7 +239,7 @@ _BY_LIST = sql(f"""
                     AND (n.seq = s.last_turn_seq OR n.idempotency_key = :idempotency_key)) AS is_repeated
     FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.conversation_sha256 = ANY(:digests) AND s.tenant_id = :tenant_id
-        AND (s.{_FOR_ANSWER}) IS NOT TRUE AND t.status IN ('completed', 'awaiting_tools')
+        AND (s.{_FOR_ANSWER}) IS NOT TRUE AND t.status IN {ANSWERED}
     ORDER BY place, is_repeated DESC, is_last DESC,
         t.session_id
     LIMIT 1

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
 from app.domain.frozen import frozen
 from app.domain.limits import LimitSpan
-from app.domain.types import OPEN_STATUSES, SessionRef, TurnStatus
+from app.domain.types import ANSWERED_STATUSES, FAILED_STATUSES, OPEN_STATUSES, SessionRef, TurnStatus
 
 _DIALECT = PGDialect_asyncpg()
 _PAGE_BYTES = 8 * 1024 * 1024
@@ -147,6 +147,8 @@ def _in_sql(statuses: Iterable[TurnStatus]) -> str:
 
 
 OPEN_STATUSES_SQL = _in_sql(OPEN_STATUSES)
+ANSWERED = _in_sql(ANSWERED_STATUSES)
+FAILED = _in_sql(FAILED_STATUSES)
 UNANSWERED = _in_sql(
     status for status in TurnStatus if status not in OPEN_STATUSES and status is not TurnStatus.COMPLETED
 )

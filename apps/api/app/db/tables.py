@@ -26,7 +26,7 @@ from app.db.sql import (
     one_of,
     usage_columns,
 )
-from app.domain.types import SUMMARY_LISTS, SUMMARY_ORIGINS, Purpose, Role, TurnStatus
+from app.domain.types import SUMMARY_LISTS, Purpose, Role, SummaryOrigin, SummaryStatus, TurnStatus
 
 
 def _below(noun: str, name: str, *parts: SchemaItem, key: Sequence[str]) -> sa.Table:
@@ -208,8 +208,8 @@ session_summaries = _below(
     *columns(sa.BigInteger, "prompt_tokens", "completion_tokens", nullable=True),
     sa.Column("created_by_turn_id", UUID(as_uuid=True)),
     instant_column("created_at", default_now=True),
-    one_of("status", ("active", "superseded", "undone")),
-    one_of("origin", SUMMARY_ORIGINS),
+    one_of("status", get_args(SummaryStatus)),
+    one_of("origin", get_args(SummaryOrigin)),
     key=("id",),
 )
 index_where("status = 'active'", "uq_session_summaries_one_active", session_summaries.c.session_id, unique=True)

@@ -12,7 +12,7 @@ from app.db.driver import Record
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, messages_from_rows
 from app.db.sessions import ON_ITS_NODE, insert_in_session, lock_session, locked_session
-from app.db.sql import OPEN_STATUSES_SQL, Statement, insert_row, listed, of_session, sql
+from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, Statement, insert_row, listed, of_session, sql
 from app.domain.content import tool_calls_from_json
 from app.domain.errors import existing
 from app.domain.frozen import frozen, names_of, values_of
@@ -75,7 +75,7 @@ _BEGUN_BY = sql(f"""
         WHERE tenant_id = :tenant_id AND id > :after_id AND external_id IS NULL AND idempotency_key IS NULL
         ORDER BY id DESC LIMIT {_MOST_SESSIONS}
     ) s JOIN turns t ON t.session_id = s.id AND t.seq = s.last_turn_seq
-    WHERE t.request_sha256 = :request_sha256 AND t.status IN ('running', 'awaiting_tools', 'completed')
+    WHERE t.request_sha256 = :request_sha256 AND t.status NOT IN {UNANSWERED}
     ORDER BY s.id DESC LIMIT :limit
     """)
 # A subquery for each field: the nodes of a Citus cluster can not plan a lateral join for all values of the parameters.

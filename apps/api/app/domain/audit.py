@@ -17,20 +17,11 @@ from app.domain.types import Count, Difference, JsonObject, Name, NumberInTurn, 
 ShorteningKind: TypeAlias = Literal[
     "tool_result_shortened", "tool_input_shortened", "assistant_shortened", "media_marked"
 ]
-TrimKind: TypeAlias = (
-    ShorteningKind
-    | Literal[
-        "tool_group_dropped",
-        "assistant_dropped",
-        "turn_dropped",
-        "history_drop",
-        "pinned_trim",
-        "pinned_drop",
-        "summary_folded",
-        "summary_shortened",
-        "emergency_drop",
-    ]
-)
+DroppedKind: TypeAlias = Literal[
+    "assistant_dropped", "tool_group_dropped", "turn_dropped", "history_drop", "pinned_drop", "emergency_drop"
+]
+ShortenedKind: TypeAlias = Literal[ShorteningKind, "summary_shortened", "pinned_trim"]
+TrimKind: TypeAlias = Literal[DroppedKind, ShortenedKind, "summary_folded"]
 
 PIN_KINDS: Final = frozenset({"pinned_trim", "pinned_drop"})
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

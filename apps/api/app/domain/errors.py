@@ -43,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from app.domain.frozen import frozen, values_of
 from app.domain.types import Usage
@@ -281,6 +281,9 @@ class ShuttingDown(RetryLater):
     code = "shutting_down"
 
 
+ProviderFault: TypeAlias = Literal["error", "refused", "overflow", "rate_limited", "down", "timeout"]
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class ProviderError(PlimsollError):
     """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` counts the calls.
@@ -292,7 +295,7 @@ class ProviderError(PlimsollError):
     """
 
     code = "provider_error"
-    kind: ClassVar[str] = "error"
+    kind: ClassVar[ProviderFault] = "error"
     status: int | None = None
     attempts: int = 1
     retry_after_s: float | None = None

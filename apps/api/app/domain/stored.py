@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
+from app.domain.content import bytea_json, tool_call_json
 from app.domain.frozen import described, frozen, values_of
+from app.domain.incoming import IncomingMessage
 from app.domain.types import (
     SUMMARY_LISTS,
     Content,
@@ -24,6 +26,7 @@ from app.domain.types import (
     SummaryId,
     SummaryItem,
     SummaryOrigin,
+    SummaryStatus,
     TurnId,
     TurnRecord,
     TurnStatus,
@@ -134,6 +137,29 @@ class StoredTurn:
     trims: tuple[tuple[Sequence[JsonObject], JsonObject | None], ...] = ()
 
 
+def message_row(
+    new_id: UUID, message: Message | IncomingMessage, counts: tuple[int, int], encoding: str, terms: bytes
+) -> JsonObject:
+    """The row of a new message by column, without its turn and its number. `counts` are its tokens in the encoding and
+    those of its reasoning, `terms` its packed terms."""
+    tokens, of_reasoning = counts
+    return {
+        "id": new_id,
+        "role": message.role,
+        "content": message.content,
+        "tool_calls": [tool_call_json(call) for call in message.tool_calls] or None,
+        "tool_call_id": message.tool_call_id,
+        "reasoning": message.reasoning,
+        "reasoning_blocks": message.reasoning_blocks or None,
+        "name": message.name,
+        "said_at": message.said_at,
+        "token_estimate": tokens,
+        "token_encoding": encoding,
+        "reasoning_tokens": of_reasoning,
+        "terms": bytea_json(terms),
+    }
+
+
 @frozen
 class MessageRecord:
     """A message as it is stored and as clients read it; `token_estimate` is in `token_encoding`."""
@@ -174,7 +200,7 @@ class StoredSummary:
     open_questions: tuple[SummaryItem, ...]
     decisions: tuple[SummaryItem, ...]
     action_items: tuple[SummaryItem, ...]
-    status: Literal["active", "superseded", "undone"]
+    status: SummaryStatus
     origin: SummaryOrigin
     model_alias: Name
     call: SummaryCall | None = described(

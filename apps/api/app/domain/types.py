@@ -66,6 +66,10 @@ STATUS_OF: Final[Mapping[str, TurnStatus]] = {status: status for status in TurnS
 """The status of a value. Calling the class takes twenty times as long, and a turn reads several."""
 OPEN_STATUSES = (TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
 """The statuses of a turn that has not ended. A session has at most one such turn."""
+ANSWERED_STATUSES = (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS)
+"""The statuses of a turn with a reply to its newest message."""
+FAILED_STATUSES = (TurnStatus.FAILED, TurnStatus.CANCELLED)
+"""The statuses of a turn that ended without one, but whose messages, unlike those of a rejected one, are sent later."""
 
 
 @frozen
@@ -146,7 +150,7 @@ MOST_FOCUS_CHARS: Final = 500
 MOST_EXCLUDED_TOOLS: Final = 512
 """Most tools that a policy can name whose results are kept when others are cleared."""
 SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency", "person"]
-SUMMARY_ORIGINS: Final[tuple[SummaryOrigin, ...]] = get_args(SummaryOrigin)
+SummaryStatus: TypeAlias = Literal["active", "superseded", "undone"]
 
 SummaryCall: TypeAlias = Literal["separate", "cached"]
 """How a summarizer is called: with a document of the messages, or by an instruction after the repeated last prompt."""

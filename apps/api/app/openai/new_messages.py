@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
-from datetime import datetime
 from itertools import takewhile
 from typing import TypeAlias
 
@@ -37,21 +36,18 @@ _LONGEST_RUN = 64
 @frozen
 class NextStep:
     """How new messages are processed: `outputs` answer the open calls of the stored turn that waits for tools. `past`
-    is stored as turns. Then the model is called: with `content`, the user's message of a new turn, written by `name` at
-    `said_at`; or, if that is None, with `last_outputs`, which answer the open calls at the end of `past`; or, without
-    those, with `outputs`."""
+    is stored as turns. Then the model is called: with the user's `message` of a new turn; or, if that is None, with
+    `last_outputs`, which answer the open calls at the end of `past`; or, without those, with `outputs`."""
 
     outputs: tuple[IncomingMessage, ...]
     past: tuple[IncomingTurn, ...]
-    content: Content = None
-    name: str | None = None
-    said_at: datetime | None = None
+    message: IncomingMessage | None = None
     last_outputs: tuple[IncomingMessage, ...] = ()
 
     @property
     def goes_on(self) -> bool:
         """Whether the model continues the stored turn that waits for tools."""
-        return self.content is None and not self.past
+        return self.message is None and not self.past
 
 
 def answerable_list(messages: Sequence[IncomingMessage], alone: str | None) -> tuple[IncomingMessage, ...]:
@@ -117,10 +113,10 @@ def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep
         raise misplaced(last, "The last message is the assistant's; end with the user's or a tool's.")
     if last.role == "tool":
         return NextStep(outputs, cut_turns(rest[:end]), last_outputs=rest[end:])
-    said = as_one(rest[end:])
-    if not content_text(said.content).strip():
+    message = as_one(rest[end:])
+    if not content_text(message.content).strip():
         raise misplaced(last, "The content is empty.")
-    return NextStep(outputs, cut_turns(rest[:end]), content=said.content, name=said.name, said_at=said.said_at)
+    return NextStep(outputs, cut_turns(rest[:end]), message)
 
 
 def past_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:

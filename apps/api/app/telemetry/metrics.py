@@ -33,7 +33,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from app.domain.audit import Audit, CacheBreak
-from app.domain.errors import ProviderError
+from app.domain.errors import ProviderError, ProviderFault
 from app.domain.figures import OpenTurnCount
 from app.domain.types import OPEN_STATUSES, Purpose, TurnRecord, TurnStatus, Usage
 
@@ -45,8 +45,8 @@ _Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
 disable_created_metrics()
 
 _WHEN = ("preflight", "post_turn", "requested")
-_PURPOSES = frozenset({"turn", "summary", "count", "embedding"})
-_KINDS = frozenset({"error", "refused", "overflow", "rate_limited", "down", "timeout"})
+_PURPOSES = frozenset({*get_args(Purpose), "count"})
+_KINDS = frozenset(get_args(ProviderFault))
 _STORED = frozenset({"used", "fallback"})
 """The outcomes that stored a summary."""
 _POOL_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

@@ -21,6 +21,8 @@ const WHAT: Record<string, string> = {
   summary_folded: "Summarized",
   summary_shortened: "Summary shortened",
   tool_result_shortened: "Tool results shortened",
+  tool_input_shortened: "Inputs of tool calls removed",
+  assistant_shortened: "Assistant messages shortened",
   tool_group_dropped: "Tool calls with their results dropped",
   assistant_dropped: "Assistant messages dropped",
   turn_dropped: "Whole turns dropped",

@@ -21,6 +21,7 @@ from app.api.streaming import answer_turn, encoded_event
 from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json, tool_name
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, NotFound, PlimsollError
 from app.domain.frozen import values_of
+from app.domain.incoming import IncomingMessage
 from app.domain.stored import MessageRecord
 from app.domain.types import (
     JsonObject,
@@ -81,7 +82,10 @@ async def post_tool_outputs(
 ) -> Response:
     """Answers all open tool calls of a turn, and runs its next round."""
     request = OutputsRequest(
-        outputs=tuple((output["tool_call_id"], output["content"]) for output in call.raw_body["outputs"]),
+        outputs=tuple(
+            IncomingMessage(place, "tool", output["content"], tool_call_id=output["tool_call_id"])
+            for place, output in enumerate(call.raw_body["outputs"])
+        ),
         recorded_reply=_recorded(call.raw_body),
     )
     work = partial(continue_turn, call.rt, call.session_ref(session_id), turn_id, request)

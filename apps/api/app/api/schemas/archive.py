@@ -32,7 +32,17 @@ from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, Out
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.audit import CacheBreak
 from app.domain.errors import ImportRefused, InvalidFields, InvalidRequest
-from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, NumberInTurn, Region, SummaryCall, SummaryCallReason
+from app.domain.types import (
+    CHAT_OPTIONS,
+    Count,
+    JsonObject,
+    Name,
+    NumberInTurn,
+    Region,
+    Role,
+    SummaryCall,
+    SummaryCallReason,
+)
 from app.services.archive.new_rows import ImportedMessages
 from app.services.policies import read_fields
 
@@ -116,16 +126,16 @@ class MessageRow(In):
     id: Id
     turn_id: Id
     seq: Seq
-    role: Literal["user", "assistant", "tool"]
+    role: Role
     content: ContentIn | None
     tool_calls: Annotated[list[StoredCall], Field(min_length=1)] | None
     tool_call_id: NotEmpty | None
     reasoning: str | None
-    reasoning_blocks: list[dict[str, Any]] | None
-    reasoning_tokens: Count
     token_estimate: Count
     token_encoding: Name
     created_at: Instant
+    reasoning_blocks: list[dict[str, Any]] | None = None
+    reasoning_tokens: Count = 0
     withdrawn: bool = False
     name: Speaker | None = None
     said_at: Instant | None = None

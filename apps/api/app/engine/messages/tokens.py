@@ -90,10 +90,16 @@ def tokens_of(message: Message | IncomingMessage, estimate: Estimate) -> int:
     return message_tokens(message.content, estimate, tool_calls=calls, tool_call_id=call_id, name=message.name)
 
 
+def counts_of(message: Message | IncomingMessage, estimate: Estimate) -> tuple[int, int]:
+    """The message's own tokens, and those of its reasoning."""
+    of_reasoning = reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
+    return tokens_of(message, estimate), of_reasoning
+
+
 def counted(message: Message, estimate: Estimate) -> Message:
     """The message with its own tokens and those of its reasoning counted by this estimate."""
-    of_reasoning = reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
-    return replace(message, tokens=tokens_of(message, estimate), reasoning_tokens=of_reasoning)
+    tokens, of_reasoning = counts_of(message, estimate)
+    return replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
 
 
 def reasoning_tokens(reasoning: str | None, blocks: Iterable[JsonObject], estimate: Estimate) -> int:

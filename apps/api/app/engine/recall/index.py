@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from app.domain.content import content_text, named
 from app.domain.frozen import frozen
+from app.domain.incoming import IncomingMessage
 from app.domain.sentences import asks
 from app.domain.types import Content, Message, Role
 from app.engine.recall.dates import day_said
@@ -51,6 +52,10 @@ def packed_terms(role: Role, content: Content, *, has_calls: bool = False, name:
     return packed_text(named(name, content_text(content)), kind)
 
 
+def terms_of_message(message: Message | IncomingMessage) -> bytes:
+    return packed_terms(message.role, message.content, has_calls=bool(message.tool_calls), name=message.name)
+
+
 def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_MESSAGE) -> bytes:
     terms = terms_of(text)
     header = min(len(terms), _MOST_LENGTH) << 10 | kind << 6 | asks(text) << 5
@@ -76,7 +81,7 @@ class Packed:
         return cls(
             np.array([message.seq for message in messages], np.int64),
             np.array([message.tokens for message in messages], np.int64),
-            b"".join(packed_terms(m.role, m.content, has_calls=bool(m.tool_calls), name=m.name) for m in messages),
+            b"".join(map(terms_of_message, messages)),
             np.array([NO_DAY if (day := day_said(message)) is None else day for message in messages], np.int64),
         )
 

@@ -11,22 +11,14 @@ from typing import Any, TypeAlias
 import orjson
 
 from app.archive.document import ROWS_WITH_ID, SECTIONS, archived_message, check_document, with_ids
-from app.domain.content import bytea_json, canonical_json, content_text, joined, sha256_hex, tool_call_json
+from app.domain.content import bytea_json, canonical_json, content_text, joined, sha256_hex
 from app.domain.errors import InvalidRequest, located
 from app.domain.frozen import frozen
 from app.domain.incoming import IncomingList, IncomingMessage
-from app.domain.stored import Counters, JsonText, NewHistory, NewRows, summary_lists
-from app.domain.types import (
-    SUMMARY_LISTS,
-    Content,
-    JsonObject,
-    Message,
-    SummaryBody,
-    TurnId,
-    TurnStatus,
-)
-from app.engine.messages.tokens import counted, message_tokens, reasoning_tokens, tokens_of
-from app.engine.recall.index import packed_terms
+from app.domain.stored import Counters, JsonText, NewHistory, NewRows, message_row, summary_lists
+from app.domain.types import SUMMARY_LISTS, Content, JsonObject, SummaryBody, TurnId, TurnStatus
+from app.engine.messages.tokens import counted, counts_of, message_tokens
+from app.engine.recall.index import terms_of_message
 from app.engine.summary.block import render_summary
 from app.engine.window.prompt_refs import SentHashes
 from app.openai.chat_messages import IncomingTurn, check_pairing, cut_turns, read_messages
@@ -96,30 +88,8 @@ def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -
 
 
 def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonObject:
-    reasoning, blocks = message.reasoning, message.reasoning_blocks
-    (tokens, of_reasoning), used = tools.tokenizers.count_with(
-        encoding, lambda estimate: (tokens_of(message, estimate), reasoning_tokens(reasoning, blocks, estimate))
-    )
-    return {
-        "id": tools.new_id(),
-        "role": message.role,
-        "content": message.content,
-        "tool_calls": [tool_call_json(call) for call in message.tool_calls] or None,
-        "tool_call_id": message.tool_call_id,
-        "token_estimate": tokens,
-        "token_encoding": used,
-        "reasoning": reasoning,
-        "reasoning_blocks": blocks or None,
-        "reasoning_tokens": of_reasoning,
-        "terms": _terms_json(message),
-        "name": message.name,
-        "said_at": message.said_at,
-    }
-
-
-def _terms_json(message: IncomingMessage | Message) -> str:
-    packed = packed_terms(message.role, message.content, has_calls=bool(message.tool_calls), name=message.name)
-    return bytea_json(packed)
+    counts, used = tools.tokenizers.count_with(encoding, partial(counts_of, message))
+    return message_row(tools.new_id(), message, counts, used, terms_of_message(message))
 
 
 def restored(tools: Tools, document: Mapping[str, Any], encoding: str) -> Generator[NewRows | Counters]:
@@ -198,7 +168,7 @@ def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> 
         message = archived_message(row)
         message, used = tools.tokenizers.count_with(_known(row["token_encoding"], own), partial(counted, message))
         row |= {"token_estimate": message.tokens, "token_encoding": used, "reasoning_tokens": message.reasoning_tokens}
-        row["terms"] = _terms_json(message)
+        row["terms"] = bytea_json(terms_of_message(message))
     for row in rows["summaries"]:
         rendered = render_summary(SummaryBody(row["summary_text"], **summary_lists(row)))
         row["token_estimate"], row["token_encoding"] = tools.tokenizers.count_with(

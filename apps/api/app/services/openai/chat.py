@@ -18,7 +18,7 @@ from app.domain.errors import TurnInProgress, existing, located
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
-from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TurnStatus
+from app.domain.types import FAILED_STATUSES, OPEN_STATUSES, Message, SessionRef, TurnStatus
 from app.openai.new_messages import (
     BEGIN,
     CONTINUE,
@@ -46,7 +46,6 @@ _LONG_LIST = 1_000
 """Most messages of a request that are processed on the event loop (about a millisecond)."""
 _MOST_COMPARED_BYTES = 32 * 1024 * 1024
 """Eight times the largest body of a request, by default: the stored messages may be others than those of the list."""
-_WITHOUT_REPLY = (TurnStatus.FAILED, TurnStatus.CANCELLED)
 _NOTHING_STORED = Newest(0, 0, None, None, None)
 _IN_PROGRESS = "The session already runs a turn."
 
@@ -137,15 +136,16 @@ async def _answer_next(
     request's directions. Raises as these, and `TurnInProgress` if the session is no longer as in `newest`."""
     options = _noted(request.options, newest.last_message_seq + 1)
     additions = await _additions(rt, request, newest, step, ends_waiting=not step.goes_on)
-    if step.content is not None:
-        turn = replace(turn_of(step, request, options, newest.last_turn_seq), additions=additions)
+    if step.message is not None:
+        after_seq = newest.last_turn_seq + len(step.past)
+        turn = replace(turn_of(step.message, request, options, after_seq), additions=additions)
         return await take_turn(rt, session, turn, request.idempotency_key, listen)
     history = additions.history if additions else ()
     turn_id = history[-1].last_turn_id if history else newest.turn_id
     assert turn_id is not None
-    pairs = _pairs(step.last_outputs or step.outputs)
-    outputs = OutputsRequest(pairs, options=options, model_alias=request.model_alias, additions=additions)
-    return await continue_turn(rt, session, turn_id, outputs, listen)
+    outputs = step.last_outputs or step.outputs
+    answers = OutputsRequest(outputs, options=options, model_alias=request.model_alias, additions=additions)
+    return await continue_turn(rt, session, turn_id, answers, listen)
 
 
 async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
@@ -158,11 +158,11 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
         except TurnInProgress:
             return None
         is_known = newest.status in OPEN_STATUSES or newest.request_sha256 == request.request_sha256
-        if not isinstance(step, NextStep) or step.content is None or is_known:
+        if not isinstance(step, NextStep) or step.message is None or is_known:
             return None
         with suppress(TurnInProgress):
             newest = await _store(rt, session, request, newest, step)
-            return newest.last_turn_seq, turn_of(replace(step, past=()), request, request.options, newest.last_turn_seq)
+            return newest.last_turn_seq, turn_of(step.message, request, request.options, newest.last_turn_seq)
     return None
 
 
@@ -187,8 +187,8 @@ async def count_behind(rt: Runtime, session: SessionRef, request: ChatRequest, n
     new = await new_in_list(request, stored) or ()
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
     step = await divided(request, new, waiting=is_waiting) if new else None
-    if step is not None and step.content is not None and not step.past and not is_waiting:
-        preview = await preview_turn(rt, session, turn_of(step, request, request.options, newest.last_turn_seq))
+    if step is not None and step.message is not None and not step.past and not is_waiting:
+        preview = await preview_turn(rt, session, turn_of(step.message, request, request.options, newest.last_turn_seq))
         return preview.context["estimated_wire_tokens"]
     window = await window_now(rt, session)
     return window.estimated_wire_tokens + await count_tokens(
@@ -213,7 +213,7 @@ async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> tuple[
 async def _repeatable(tx: Transaction, session: SessionRef, newest: Newest, request: ChatRequest) -> list[Message]:
     """The stored messages that the list may repeat: if it is all new, those of a turn that failed or was cancelled and
     whose request is sent again. Outputs may have ended the turn before that."""
-    if request.all_new and (request.all_past or newest.status not in _WITHOUT_REPLY):
+    if request.all_new and (request.all_past or newest.status not in FAILED_STATUSES):
         return []
     stored = await compared_messages(tx, session, request)
     if not request.all_new or (request.messages and request.messages[0].role == "tool"):
@@ -236,11 +236,10 @@ async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if is_long else work()
 
 
-def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_turn_seq: int) -> TurnRequest:
-    """The turn of the user's message that ends the list. It must directly follow the session's turn `last_turn_seq` and
-    the past of the step."""
-    seq, sha256 = last_turn_seq + len(step.past) + 1, request.request_sha256
-    return TurnRequest(step.content, sha256, options, request.model_alias, seq, name=step.name, said_at=step.said_at)
+def turn_of(message: IncomingMessage, request: ChatRequest, options: TurnOptions, after_seq: int) -> TurnRequest:
+    """The turn of the user's message that ends the list. It must directly follow the session's turn `after_seq`."""
+    seq, sha256 = after_seq + 1, request.request_sha256
+    return TurnRequest(message.content, sha256, options, request.model_alias, seq, message.name, message.said_at)
 
 
 @retried
@@ -284,7 +283,7 @@ async def _additions(
     if not (ends or step.past or request.directions or request.keeping):
         return None
     history = await draft_history(rt, request.model_alias, step.past) if step.past else ()
-    outputs = await draft_outputs(rt, _pairs(step.outputs)) if ends else None
+    outputs = await draft_outputs(rt, step.outputs) if ends else None
     return Additions(newest, outputs, history, request.directions, request.keeping)
 
 
@@ -311,7 +310,7 @@ async def _answer_again(
         turn = existing(await store.get_turn(tx, session, turn_id), "session")
         messages = await messages_of_turn(tx, session.id, turn_id)
         is_unanswered = turn.status is TurnStatus.COMPLETED and bool(messages) and messages[-1].role == "tool"
-        if not is_unanswered and turn.status not in _WITHOUT_REPLY:
+        if not is_unanswered and turn.status not in FAILED_STATUSES:
             return await stored_outcome(tx, session, turn)
     if not messages:
         return None
@@ -324,7 +323,3 @@ async def _answer_again(
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:
     """The options with the number of the input's first message in their note, if they have a note."""
     return options if options.note is None else replace(options, note=replace(options.note, first_seq=first_seq))
-
-
-def _pairs(outputs: Sequence[IncomingMessage]) -> tuple[tuple[str, Content], ...]:
-    return tuple((str(output.tool_call_id), output.content) for output in outputs)

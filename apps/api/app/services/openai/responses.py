@@ -17,7 +17,17 @@ from app.domain.frozen import frozen, names_of, replace
 from app.domain.incoming import Compaction
 from app.domain.responses import Lifetime, ResponseRef, StoredResponse
 from app.domain.stored import StoredSummary
-from app.domain.types import JsonObject, SessionId, SessionRef, Summary, SummaryBody, TenantId, TurnStatus, Usage
+from app.domain.types import (
+    ANSWERED_STATUSES,
+    JsonObject,
+    SessionId,
+    SessionRef,
+    Summary,
+    SummaryBody,
+    TenantId,
+    TurnStatus,
+    Usage,
+)
 from app.engine.summary.block import render_summary
 from app.openai.items import joined_directions
 from app.openai.new_messages import Anchor
@@ -42,8 +52,6 @@ from app.services.turn.additions import keep_session
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOutcome
 from app.services.views.preview import count_tokens, preview_turn
-
-_GOES_ON = (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS)
 
 
 @frozen
@@ -91,7 +99,7 @@ async def _after(rt: Runtime, tenant_id: TenantId, previous: ResponseRef, chat: 
             raise TurnInProgress("The previous response is still in progress.")
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
-    if chat.is_kept and found.ends_session and found.turn_status in _GOES_ON:
+    if chat.is_kept and found.ends_session and found.turn_status in ANSWERED_STATUSES:
         return Target(session, replace(chat, after_turn_seq=found.last_turn_seq))
     if found.ends_turn and found.turn_status is TurnStatus.COMPLETED:
         forked = await fork_session(rt, session, found.turn_id, Lifetime.FOR_ANSWER)

@@ -11,7 +11,6 @@ from app.db.claims import WaitingTurn, reclaim_turn, waiting_turn
 from app.db.database import Transaction
 from app.db.records import Added
 from app.db.turns import Newest, append_history
-from app.domain.content import bytea_json
 from app.domain.errors import (
     IdempotencyInFlight,
     InvalidRequest,
@@ -21,9 +20,10 @@ from app.domain.errors import (
     existing,
 )
 from app.domain.frozen import frozen, replace
+from app.domain.incoming import IncomingMessage
 from app.domain.responses import Lifetime
-from app.domain.stored import NewHistory
-from app.domain.types import Content, JsonObject, SessionRef, TurnId, TurnStatus
+from app.domain.stored import NewHistory, message_row
+from app.domain.types import JsonObject, SessionRef, TurnId, TurnStatus
 from app.openai.items import joined_directions
 from app.services.runtime import Runtime, retried
 from app.services.sessions import insert_checked
@@ -137,24 +137,14 @@ def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
         raise ToolOutputsMismatch(list(unanswered), unknown, ("body", "outputs"))
 
 
-async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> list[JsonObject]:
+async def draft_outputs(rt: Runtime, outputs: Sequence[IncomingMessage]) -> list[JsonObject]:
     """Outputs as rows of messages, counted before a database connection is taken. `seq` counts from 1."""
     encoding = rt.catalogue.model(rt.catalogue.default).encoding
     drafted: list[JsonObject] = []
-    packed = await pack_messages([("tool", content, False, None) for _, content in outputs])
-    for at, ((call_id, content), terms) in enumerate(zip(outputs, packed, strict=True), 1):
+    packed = await pack_messages([("tool", output.content, False, None) for output in outputs])
+    for at, (output, terms) in enumerate(zip(outputs, packed, strict=True), 1):
         if at % _SLICE == 0:
             await asyncio.sleep(0)  # counting a short output never yields to the event loop
-        tokens, used = await count_message(rt, encoding, content, tool_call_id=call_id)
-        drafted.append(
-            {
-                "id": rt.new_id(),
-                "seq": at,
-                "tool_call_id": call_id,
-                "content": content,
-                "token_estimate": tokens,
-                "token_encoding": used,
-                "terms": bytea_json(terms),
-            }
-        )
+        tokens, used = await count_message(rt, encoding, output.content, tool_call_id=output.tool_call_id)
+        drafted.append(message_row(rt.new_id(), output, (tokens, 0), used, terms) | {"seq": at})
     return drafted

@@ -32,6 +32,8 @@ from app.domain.frozen import replace, values_of
 from app.domain.limits import CallUse
 from app.domain.stored import JsonText
 from app.domain.types import (
+    ANSWERED_STATUSES,
+    FAILED_STATUSES,
     Completion,
     FinishReason,
     JsonObject,
@@ -64,7 +66,7 @@ from app.services.turn.window_rows import WindowRows, encoding_of
 _Claimed: TypeAlias = tuple[Claim, TurnOptions, str]
 """The claim, and the options and the model alias of the round."""
 
-_ENDED = (TurnStatus.FAILED, TurnStatus.CANCELLED, TurnStatus.COMPLETED)
+_ENDED = (*FAILED_STATUSES, TurnStatus.COMPLETED)
 _IN_PROGRESS = "The session has a turn that runs or waits for tool outputs. Wait, post the outputs, or cancel it."
 _BYTES_PER_TOKEN = 2
 """Assumed for text that is not counted yet, in any script. It overestimates; the unused part of a reservation is given
@@ -103,7 +105,7 @@ async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, reque
 
         async def answered(tx: Transaction) -> _Claimed:
             waiting = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
-            check_outputs(waiting, [call_id for call_id, _ in request.outputs])
+            check_outputs(waiting, [str(output.tool_call_id) for output in request.outputs])
             options = _options_again(waiting.request, request)
             stored = _stored(options) if request.options else None
             claim = await reclaim_turn(tx, session, turn_id, waiting, outputs, rt.turn_lease_s, stored)
@@ -307,7 +309,7 @@ async def answer_again(
         raise IdempotencyKeyReused("This idempotency key was used with another body.")
     if turn.error is not None:
         raise StoredFailure(turn.error)
-    if turn.status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
+    if turn.status not in ANSWERED_STATUSES:
         raise IdempotencyInFlight("The turn of this idempotency key is still running.")
     return await stored_outcome(tx, session, turn)
 

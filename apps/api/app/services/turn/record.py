@@ -21,7 +21,6 @@ from app.db.messages import UNCOUNTED
 from app.db.records import TurnEnd, record_end, recorded_before
 from app.db.turns import get_turn
 from app.domain.audit import PIN_KINDS, Audit, CacheBreak
-from app.domain.content import bytea_json, tool_call_json
 from app.domain.errors import (
     ContextBudgetExceeded,
     DatabaseUnavailable,
@@ -31,6 +30,7 @@ from app.domain.errors import (
     TurnLost,
 )
 from app.domain.frozen import replace
+from app.domain.stored import message_row
 from app.domain.types import (
     Completion,
     Delta,
@@ -206,10 +206,12 @@ class Record:
         usage = completion.usage
         with self.rt.tracer.span("count"):
             reply, encoding = await recounted(self.rt, plan.rows.encoding, self._reply_of(completion))
+        (terms,) = await pack_messages([("assistant", reply.content, bool(reply.tool_calls), None)])
+        counts = reply.tokens, reply.reasoning_tokens
         of_list = self.turn.options.list_sha256
         turn = await self._end(
             TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
-            messages=[await _message_row(reply, encoding)],
+            messages=[message_row(reply.id, reply, counts, encoding, terms) | {"seq": reply.seq}],
             assistant_output=None if calls else completion.text or "",
             finish_reason=completion.finish_reason,
             prompt_tokens=usage.prompt_tokens if usage else None,
@@ -360,21 +362,6 @@ def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assem
     if cause is not None:
         rt.telemetry.prompt_cache_broken(cause)
     return cause
-
-
-async def _message_row(reply: Message, encoding: str) -> JsonObject:
-    return {
-        "id": reply.id,
-        "seq": reply.seq,
-        "content": reply.content,
-        "tool_calls": [tool_call_json(call) for call in reply.tool_calls] or None,
-        "reasoning": reply.reasoning,
-        "reasoning_blocks": reply.reasoning_blocks or None,
-        "reasoning_tokens": reply.reasoning_tokens,
-        "token_estimate": reply.tokens,
-        "token_encoding": encoding,
-        "terms": bytea_json(*await pack_messages([("assistant", reply.content, bool(reply.tool_calls), None)])),
-    }
 
 
 def joined_completion(rounds: Sequence[Completion]) -> Completion:

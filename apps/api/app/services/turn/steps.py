@@ -12,6 +12,7 @@ from typing import Any
 
 from app.db.claims import Claim
 from app.domain.audit import Audit
+from app.domain.frozen import values_of
 from app.domain.types import Completion, CompletionRequest, JsonObject, SessionId, TurnRecord
 from app.engine.window.plan import Ready, Refused, SummaryDue
 from app.providers.registry import Model
@@ -60,21 +61,6 @@ class Steps:
 
 
 _CONVERSATION = "gen_ai.conversation.id"
-_AUDIT_FIGURES = (
-    "model_alias",
-    "model_context_limit",
-    "input_budget",
-    "estimated_input_tokens_before",
-    "estimated_input_tokens_after_summary",
-    "estimated_input_tokens_after_prune",
-    "estimated_wire_tokens",
-    "actual_prompt_tokens",
-    "calibration_ratio",
-    "summary_triggered",
-    "prune_triggered",
-    "overflow_rejected",
-    "prompt_sha256",
-)
 
 
 def of_claim(claim: Claim) -> dict[str, Attribute]:
@@ -112,7 +98,7 @@ def of_decision(decided: SummaryDue | Ready | Refused) -> dict[str, Attribute]:
 
 
 def of_audit(audit: Audit) -> dict[str, Attribute]:
-    return {f"plimsoll.context.{name}": getattr(audit, name) for name in _AUDIT_FIGURES}
+    return {f"plimsoll.context.{name}": _plain(value) for name, value in values_of(audit).items()}
 
 
 def of_turn(turn: TurnRecord) -> dict[str, Attribute]:

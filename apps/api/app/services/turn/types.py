@@ -13,6 +13,7 @@ from app.db.records import Added
 from app.db.responses import ResponseNote
 from app.domain.audit import Audit, CacheBreak, TrimLog
 from app.domain.frozen import frozen
+from app.domain.incoming import IncomingMessage
 from app.domain.stored import StoredSummary
 from app.domain.types import (
     Completion,
@@ -95,10 +96,10 @@ class TurnRequest:
 
 @frozen
 class OutputsRequest:
-    """What a client posts when tools have run: (tool call id, content) for each open call. `options` and `model_alias`
+    """What a client posts when tools have run: a tool's message for each open call. `options` and `model_alias`
     replace those of the turn from this round on. `additions` are stored before the outputs, and may have the turn."""
 
-    outputs: tuple[tuple[str, Content], ...]
+    outputs: tuple[IncomingMessage, ...]
     recorded_reply: RecordedReply | None = None
     options: TurnOptions | None = None
     model_alias: str | None = None
