@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
@@ -254,12 +255,32 @@ def test_workers_end_when_the_process_that_started_them_was_killed(tmp_path: Pat
             time.sleep(0.05)
 
 
-def test_a_worker_that_cannot_be_replaced_ends_all_with_an_error(tmp_path: Path, database_url: str) -> None:
+_MAIN = 'default = "main"\n[models.main]\nprovider = "offline"\nmodel = "offline"\n'
+
+
+@pytest.mark.parametrize("changed", ["default = ", _MAIN.replace("main", "other"), None], ids=str)
+def test_a_worker_that_is_replaced_has_the_catalogue_of_the_start(
+    tmp_path: Path, database_url: str, changed: str | None
+) -> None:
     catalogue = tmp_path / "models.toml"
-    catalogue.write_text('default = "main"\n[models.main]\nprovider = "offline"\nmodel = "offline"\n')
-    settings = {"DATABASE_URL": database_url, "MODELS_FILE": str(catalogue)}
-    with serving(tmp_path, "--workers", "2", **settings) as (process, _):
-        catalogue.write_text("default = ")
+    catalogue.write_text(_MAIN)
+    settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml"}
+    with serving(tmp_path, "--workers", "2", **settings) as (process, printed):
+        catalogue.unlink()
+        if changed is not None:
+            catalogue.write_text(changed)
+        ended = _workers_of(process)
+        for worker in ended:
+            os.kill(worker, signal.SIGKILL)
+        models = httpx.get(address(printed) + "/v1/models", timeout=PATIENCE_S).json()
+        assert [model["id"] for model in models["data"]] == ["main"]
+        assert not set(ended) & set(_workers_of(process))
+    assert process.returncode == 0
+
+
+def test_a_worker_that_cannot_be_replaced_ends_all_with_an_error(tmp_path: Path, database_url: str) -> None:
+    with serving(tmp_path, "--workers", "2", DATABASE_URL=database_url) as (process, _):
+        shutil.rmtree(tmp_path / "plimsoll" / "metrics")
         os.kill(_workers_of(process)[0], signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE_S
         while "Application startup failed" not in (tmp_path / "log").read_text():

@@ -102,7 +102,7 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
         os.environ["DATABASE_URL"] = dsn
         configure_logging(settings.log_level, settings.log_format)  # for the thread that watches the database
         log_unhandled_errors()
-        with _metrics_folder(settings, listener):
+        with _workers_folder(settings, listener):
             _run(settings, listener, _welcome(settings, listener, catalogue.default, keys_exist=keys_exist))
 
 
@@ -258,7 +258,7 @@ def _run(settings: Settings, listener: socket.socket, welcome: str) -> None:
         if settings.workers > 1:
             workers = _Workers(config, listener, welcome)
             workers.run()
-            # One that replaces an ended worker can fail too, on a changed catalogue for example, which ends all.
+            # One that replaces an ended worker can fail too, which ends all.
             failed = workers.failed or any(each.exitcode == STARTUP_FAILURE for each in workers.processes)
         else:
             server = _Server(config, welcome)
@@ -322,8 +322,9 @@ def _check_database(dsn: str, listener: socket.socket, *, transaction_pooler: bo
 
 
 @contextlib.contextmanager
-def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[None]:
-    """With several workers, a new folder for their shared metrics, named by the address."""
+def _workers_folder(settings: Settings, listener: socket.socket) -> Generator[None]:
+    """With several workers, a new folder for their shared metrics, named by the address, and the catalogue as it is
+    now: a worker that replaces another has the same one, whatever becomes of the file."""
     if settings.workers == 1:
         yield
         return
@@ -334,6 +335,8 @@ def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[No
         room = folder / "room"
         room.write_bytes(bytes(settings.workers * METRICS_BYTES))
         room.unlink()
+        if settings.models_file is not None:
+            os.environ["MODELS_FILE"] = str(shutil.copy(settings.models_file, folder / "models.toml"))
     except OSError as error:
         raise OperatorError(f"PLIMSOLL_DATA_DIR: several workers share {folder}: {error.strerror}") from error
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
