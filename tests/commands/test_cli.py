@@ -47,11 +47,13 @@ def plimsoll(folder: Path, *arguments: str, **settings: str) -> subprocess.Compl
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str, **settings: str) -> Generator[tuple[subprocess.Popen[str], str]]:
+def serving(
+    folder: Path, *arguments: str, command: Sequence[str] = PLIMSOLL, **settings: str
+) -> Generator[tuple[subprocess.Popen[str], str]]:
     """A running `plimsoll serve --port 0`, and what it printed up to its curl line; ended by SIGTERM."""
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [*PLIMSOLL, "serve", "--port", "0", *arguments],
+            [*command, "serve", "--port", "0", *arguments],
             cwd=folder,
             env=environment(**{"XDG_DATA_HOME": str(folder)} | settings),
             stdout=subprocess.PIPE,
@@ -196,6 +198,23 @@ def test_at_sigterm_balancers_know_at_once_and_requests_are_served_until_the_del
         assert httpx.post(url + "/v1/sessions", json={}, timeout=PATIENCE_S).status_code == 201
         assert process.wait(timeout=PATIENCE_S) == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("from_terminal", [False, True])
+def test_several_workers_hear_of_one_signal_at_once(tmp_path: Path, database_url: str, *, from_terminal: bool) -> None:
+    """Also of a Ctrl-C, which the terminal sends to each of them besides. Nobody looks for a signal within an hour."""
+    settings = {"DATABASE_URL": database_url, "PLIMSOLL_SHUTDOWN_DELAY_S": "2"}
+    seldom = "import app.serving; app.serving._Workers.check_s = 3600; from app.cli import main; main()"
+    command = [sys.executable, "-c", seldom]
+    with serving(tmp_path, "--workers", "2", command=command, **settings) as (process, printed):
+        sent_at = time.monotonic()
+        for pid in _workers_of(process) if from_terminal else ():
+            os.kill(pid, signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        while httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S).status_code == 200:
+            assert process.poll() is None
+        assert process.wait(timeout=PATIENCE_S) == 0
+        assert time.monotonic() - sent_at >= 2
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
