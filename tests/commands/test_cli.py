@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
@@ -46,11 +47,13 @@ def plimsoll(folder: Path, *arguments: str, **settings: str) -> subprocess.Compl
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str, **settings: str) -> Generator[tuple[subprocess.Popen[str], str]]:
+def serving(
+    folder: Path, *arguments: str, command: Sequence[str] = PLIMSOLL, **settings: str
+) -> Generator[tuple[subprocess.Popen[str], str]]:
     """A running `plimsoll serve --port 0`, and what it printed up to its curl line; ended by SIGTERM."""
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [*PLIMSOLL, "serve", "--port", "0", *arguments],
+            [*command, "serve", "--port", "0", *arguments],
             cwd=folder,
             env=environment(**{"XDG_DATA_HOME": str(folder)} | settings),
             stdout=subprocess.PIPE,
@@ -197,6 +200,23 @@ def test_at_sigterm_balancers_know_at_once_and_requests_are_served_until_the_del
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.parametrize("from_terminal", [False, True])
+def test_several_workers_hear_of_one_signal_at_once(tmp_path: Path, database_url: str, *, from_terminal: bool) -> None:
+    """Also of a Ctrl-C, which the terminal sends to each of them besides. Nobody looks for a signal within an hour."""
+    settings = {"DATABASE_URL": database_url, "PLIMSOLL_SHUTDOWN_DELAY_S": "2"}
+    seldom = "import app.serving; app.serving._Workers.check_s = 3600; from app.cli import main; main()"
+    command = [sys.executable, "-c", seldom]
+    with serving(tmp_path, "--workers", "2", command=command, **settings) as (process, printed):
+        sent_at = time.monotonic()
+        for pid in _workers_of(process) if from_terminal else ():
+            os.kill(pid, signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        while httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S).status_code == 200:
+            assert process.poll() is None
+        assert process.wait(timeout=PATIENCE_S) == 0
+        assert time.monotonic() - sent_at >= 2
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_second_signal_ends_what_waits_for_the_delay(tmp_path: Path, database_url: str, workers: str) -> None:
     settings = {"DATABASE_URL": database_url, "PLIMSOLL_SHUTDOWN_DELAY_S": "3600"}
@@ -254,12 +274,32 @@ def test_workers_end_when_the_process_that_started_them_was_killed(tmp_path: Pat
             time.sleep(0.05)
 
 
-def test_a_worker_that_cannot_be_replaced_ends_all_with_an_error(tmp_path: Path, database_url: str) -> None:
+_MAIN = 'default = "main"\n[models.main]\nprovider = "offline"\nmodel = "offline"\n'
+
+
+@pytest.mark.parametrize("changed", ["default = ", _MAIN.replace("main", "other"), None], ids=str)
+def test_a_worker_that_is_replaced_has_the_catalogue_of_the_start(
+    tmp_path: Path, database_url: str, changed: str | None
+) -> None:
     catalogue = tmp_path / "models.toml"
-    catalogue.write_text('default = "main"\n[models.main]\nprovider = "offline"\nmodel = "offline"\n')
-    settings = {"DATABASE_URL": database_url, "MODELS_FILE": str(catalogue)}
-    with serving(tmp_path, "--workers", "2", **settings) as (process, _):
-        catalogue.write_text("default = ")
+    catalogue.write_text(_MAIN)
+    settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml"}
+    with serving(tmp_path, "--workers", "2", **settings) as (process, printed):
+        catalogue.unlink()
+        if changed is not None:
+            catalogue.write_text(changed)
+        ended = _workers_of(process)
+        for worker in ended:
+            os.kill(worker, signal.SIGKILL)
+        models = httpx.get(address(printed) + "/v1/models", timeout=PATIENCE_S).json()
+        assert [model["id"] for model in models["data"]] == ["main"]
+        assert not set(ended) & set(_workers_of(process))
+    assert process.returncode == 0
+
+
+def test_a_worker_that_cannot_be_replaced_ends_all_with_an_error(tmp_path: Path, database_url: str) -> None:
+    with serving(tmp_path, "--workers", "2", DATABASE_URL=database_url) as (process, _):
+        shutil.rmtree(tmp_path / "plimsoll" / "metrics")
         os.kill(_workers_of(process)[0], signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE_S
         while "Application startup failed" not in (tmp_path / "log").read_text():

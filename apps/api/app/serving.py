@@ -53,7 +53,6 @@ DRAIN_S = 30
 _CUT_OFF_S = 1
 """Further seconds, after `DRAIN_S`, until running requests are cancelled."""
 _WORKER_SILENCE_S = 30
-_SIGNAL_POLL_S = 0.5
 _BACKLOG = 2048
 METRICS_BYTES = 1024 * 1024
 """Room for the metrics of one of several workers. Until it serves, they are files of 64 KiB each."""
@@ -102,7 +101,7 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
         os.environ["DATABASE_URL"] = dsn
         configure_logging(settings.log_level, settings.log_format)  # for the thread that watches the database
         log_unhandled_errors()
-        with _metrics_folder(settings, listener):
+        with _workers_folder(settings, listener):
             _run(settings, listener, _welcome(settings, listener, catalogue.default, keys_exist=keys_exist))
 
 
@@ -111,7 +110,8 @@ def create_worker() -> FastAPI:
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a closed terminal, which the parent process gets too
+        for of_terminal in (signal.SIGHUP, signal.SIGINT):  # which the parent process gets too, and passes on
+            signal.signal(of_terminal, signal.SIG_IGN)
     from app.main import create_app  # noqa: PLC0415 - half of all imports: the parent of several workers has no use for it
 
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -191,12 +191,28 @@ class _Server(uvicorn.Server):
 
 
 class _Workers(Multiprocess):
-    """Prints the welcome once a worker serves. If the first worker fails before that, all end."""
+    """Prints the welcome once a worker serves. If the first worker fails before that, all end. Signals are passed on at
+    once; what became of workers is looked at every `check_s` seconds."""
+
+    check_s = 0.5
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket, welcome: str) -> None:
         super().__init__(config, sockets=[listener])
         self._welcome = welcome
+        self._signalled, wakes = socket.socketpair()
+        wakes.setblocking(False)
+        signal.set_wakeup_fd(wakes.detach(), warn_on_full_buffer=False)
         self.failed = False
+
+    def run(self) -> None:
+        self.init_processes()
+        while not self.should_exit.is_set():
+            if wait([self._signalled], self.check_s):
+                self._signalled.recv(_BACKLOG)
+            self.handle_signals()
+            self.keep_subprocess_alive()
+        self.terminate_all()
+        self.join_all()
 
     def init_processes(self) -> None:
         super().init_processes()
@@ -223,7 +239,7 @@ class _Workers(Multiprocess):
         self.signal_queue.clear()
         for worker in self.processes:
             while worker.process.is_alive():
-                worker.process.join(_SIGNAL_POLL_S)
+                worker.process.join(self.check_s)
                 if self.signal_queue:  # a second signal, which each worker passes on at once
                     self.signal_queue.clear()
                     self.terminate_all()
@@ -258,7 +274,7 @@ def _run(settings: Settings, listener: socket.socket, welcome: str) -> None:
         if settings.workers > 1:
             workers = _Workers(config, listener, welcome)
             workers.run()
-            # One that replaces an ended worker can fail too, on a changed catalogue for example, which ends all.
+            # One that replaces an ended worker can fail too, which ends all.
             failed = workers.failed or any(each.exitcode == STARTUP_FAILURE for each in workers.processes)
         else:
             server = _Server(config, welcome)
@@ -322,8 +338,9 @@ def _check_database(dsn: str, listener: socket.socket, *, transaction_pooler: bo
 
 
 @contextlib.contextmanager
-def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[None]:
-    """With several workers, a new folder for their shared metrics, named by the address."""
+def _workers_folder(settings: Settings, listener: socket.socket) -> Generator[None]:
+    """With several workers, a new folder for their shared metrics, named by the address, and the catalogue as it is
+    now: a worker that replaces another has the same one, whatever becomes of the file."""
     if settings.workers == 1:
         yield
         return
@@ -334,6 +351,8 @@ def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[No
         room = folder / "room"
         room.write_bytes(bytes(settings.workers * METRICS_BYTES))
         room.unlink()
+        if settings.models_file is not None:
+            os.environ["MODELS_FILE"] = str(shutil.copy(settings.models_file, folder / "models.toml"))
     except OSError as error:
         raise OperatorError(f"PLIMSOLL_DATA_DIR: several workers share {folder}: {error.strerror}") from error
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)

@@ -96,13 +96,13 @@ _IS_FOR_ANSWER = sql(f"SELECT id FROM sessions WHERE {_OURS} AND {_FOR_ANSWER}")
 
 FIRST_INPUT_CHARS = 200
 """Longest title of a session, in characters: the beginning of the first of its first five inputs that was answered and
-is more than a greeting, or else of its first input."""
+is more than a greeting, or else of the first of them."""
 
 _SEARCHED_GOAL_CHARS = 10_000
 
 FIRST_INPUT = f"""
     SELECT left(t.user_input, {FIRST_INPUT_CHARS}) AS first_input FROM turns t
-    WHERE t.session_id = s.id AND t.seq <= 5
+    WHERE t.session_id = s.id AND t.seq <= 5 AND t.user_input <> ''
     ORDER BY t.status = 'completed' AND length(left(t.user_input, 16)) > 15 DESC, t.seq LIMIT 1
 """
 
@@ -228,7 +228,7 @@ _LATER = f"""
     WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status NOT IN {UNANSWERED}
 """
 _BY_LIST = sql(f"""
-    SELECT t.session_id, t.id AS turn_id, s.last_turn_seq, NOT EXISTS ({_LATER}) AS is_last, EXISTS (
+    SELECT t.session_id, t.id AS turn_id, s.last_message_seq, NOT EXISTS ({_LATER}) AS is_last, EXISTS (
             SELECT FROM turns n
             WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN {FAILED}
         ) AS is_unanswered,
@@ -254,7 +254,7 @@ class KnownTurn:
 
     session_id: SessionId
     turn_id: TurnId
-    last_turn_seq: int
+    last_message_seq: int
     is_last: bool
     is_unanswered: bool
     is_repeated: bool
