@@ -18,7 +18,8 @@ _FAILED: Final = frozenset({"error", "insufficient_system_resource", "network_er
 """Reasons to stop of a choice that another call may finish: of OpenRouter, DeepSeek, Zhipu, vLLM and Gemini."""
 _REFUSING: Final = re.compile(r"(?:un|not )supported|unrecognized|unknown|extra|not permitted|deprecated|cannot both")
 _WRAPPERS: Final = re.compile(
-    r"\A(?:(?:[\w. ]{0,60}?(?:error|exception)|error code: \d{3}|invalid request|bad request)(?:: | - )"
+    r"\A(?:(?:[\w. ]{0,60}?(?:error|exception)|error code: \d{3}|invalid request|bad request"
+    r"|upstream error from [\w. -]{1,40})(?:: | - )"
     r"|b'(?=\{)|\{'error': \{'message': ['\"]){1,8}",
     re.IGNORECASE,
 )

@@ -96,6 +96,9 @@ _SENTENCES: Final = tuple(
             _MAXIMUM + r"requested (?:about )?TOTAL tokens \([^)]{0,80}?OUTPUT in the output\)",  # OpenRouter
             _MAXIMUM + r"requested a total of TOTAL tokens: PROMPT tokens from the input",  # SGLang
             _MAXIMUM + r"(?:requested(?: about)?|contains) TOTAL",
+            # vLLM and NIM, which count no further either
+            r"you passed \d{1,12} input (?:tokens|characters)(?: and requested OUTPUT output tokens)?\. "
+            r"however, the model's context length is only LIMIT tokens",
             # OpenAI, gpt-5
             r"input tokens exceed the configured limit of LIMIT tokens.{0,20}?messages resulted in PROMPT",
             r"this model's maximum prompt length is LIMIT but the request contains PROMPT",  # xAI
@@ -128,6 +131,12 @@ _SENTENCES: Final = tuple(
             r"exceeded this model context window limit \(LIMIT",
             r"`inputs` tokens \+ `max_new_tokens` must be <= LIMIT\. Given: PROMPT `inputs` tokens and OUTPUT",  # TGI
             r"`inputs` must have less than LIMIT tokens\. Given: PROMPT",  # TGI
+            # TensorRT-LLM
+            r"the sum of prompt length \(PROMPT(?:\.\d)?\),? (?:and )?query length \(\d{1,12}\) "
+            r"(?:max_tokens \(OUTPUT\) )?should not exceed max_(?:num_tokens|seq_len) \(LIMIT",
+            r"length of prompt_tokens \(PROMPT\) must be less than max_seq_len \(LIMIT",  # SiliconFlow
+            r"max_total_tokens \(TOTAL\) must be less than or equal to max_seq_len \(LIMIT",  # SiliconFlow
+            r"reached context length of LIMIT tokens with model",  # LM Studio, while it answers
             r"trying to keep the first PROMPT tokens when.{0,80}?context length of only LIMIT tokens",  # LM Studio
             r"(?:cannot truncate prompt with )?n_keep:? \(?PROMPT\)? ?>= n_ctx:? \(?LIMIT",  # LM Studio
             r"(?:the )?prompt token count of PROMPT exceeds the limit of LIMIT",  # GitHub Copilot
@@ -150,6 +159,8 @@ _WORDS: Final = tuple(
             r"(?:prompt|input) is too long",
             r"reduce the length of the (?:messages|prompt|input)",
             r"too many total text bytes",
+            r"exceed max message tokens",  # Doubao
+            r"too many tokens: (?:size limit|total number)",  # Cohere
             r"maximum context length (?:is|of) \d",
         ),
     )
