@@ -25,6 +25,7 @@ from app.domain.content import (
     is_custom,
     joined,
     tool_name,
+    with_object_arguments,
     with_speakers,
 )
 from app.domain.errors import ProviderError
@@ -159,8 +160,8 @@ class _ChatCall(WireCall):
 
     @property
     def is_ready(self) -> bool:
-        has_own_form = self._names_as_text or self._custom_names() or not self.takes("long_call_ids")
-        return not has_own_form and self._is_neutral_form
+        takes_calls = self.takes("long_call_ids") and self.takes("malformed_arguments")
+        return takes_calls and not (self._names_as_text or self._custom_names()) and self._is_neutral_form
 
     @cached_property
     def _is_neutral_form(self) -> bool:
@@ -218,7 +219,8 @@ class _ChatCall(WireCall):
 
     def _message(self, given: PromptMessage, custom: frozenset[str | None]) -> PromptMessage:
         omitted = _OTHER_WIRES_ONLY if self.takes("reasoning") else _OTHER_WIRES_ONLY | {"reasoning_content"}
-        sent = {name: value for name, value in given.items() if name not in omitted}
+        whole = given if self.takes("malformed_arguments") else with_object_arguments(given)
+        sent = {name: value for name, value in whole.items() if name not in omitted}
         if "tool_calls" in sent and ("reasoning_blocks" in given or not self.takes("unsigned_calls")):
             sent["tool_calls"] = self._signed(sent["tool_calls"], given.get("reasoning_blocks", ()))
         details = [block for block in given.get("reasoning_blocks", ()) if block.get("type") in DETAIL_TYPES]
@@ -253,8 +255,8 @@ class _ChatCall(WireCall):
 
     def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[Part, object]:
         """What the error names is dropped, or sent in another form: the output limit by its other name, speakers' names
-        before the text, custom tools as functions. After a refusal the schema is dropped whatever the error says:
-        servers name it in too many ways, and the answer is validated anyway.
+        before the text, custom tools as functions. Malformed arguments are wrapped and the schema is dropped whatever
+        the error says: servers name them in too many ways, and the answer is validated anyway.
         """
         request, messages, says, names = self.request, self.request.messages, error.message, error.names
         refuses_effort = request.tools and names("reasoning_effort") and names("tools")
@@ -274,6 +276,7 @@ class _ChatCall(WireCall):
             "thinking_for_choice": self.refuses_thinking_for_choice(error),
             "thinking_member": self.refuses_thinking_for_choice(error),
             "usage": stream and names("stream_options", "include_usage"),
+            "malformed_arguments": self.has_malformed_arguments,
             "schema": request.response_schema is not None and (refused or names("response_format", "json_schema")),
         }
 

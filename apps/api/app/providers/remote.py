@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import httpx
 
+from app.domain.content import with_object_arguments
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, Delta, Usage
@@ -43,9 +44,9 @@ _INLINE_BODY_BYTES: Final = 262_144
 """Largest request, in bytes, whose messages are encoded on the event loop (a few ms)."""
 Part: TypeAlias = Literal[
     "cache", "cache_key", "chat_for_tools", "custom_tools", "details", "effort_for_tools", "empty_answers",
-    "limit_field", "long_call_ids", "max_completion_tokens", "names", "no_earlier_tools", "reasoning", "roles",
-    "sampling", "schema", "sealed", "thinking", "thinking_for_choice", "thinking_member", "top_p_beside_temperature",
-    "unsigned_calls", "usage",
+    "limit_field", "long_call_ids", "malformed_arguments", "max_completion_tokens", "names", "no_earlier_tools",
+    "reasoning", "roles", "sampling", "schema", "sealed", "thinking", "thinking_for_choice", "thinking_member",
+    "top_p_beside_temperature", "unsigned_calls", "usage",
 ]  # fmt: skip
 """What some server refuses in a request, in any protocol, so that it is left out or sent in another form."""
 
@@ -83,6 +84,15 @@ class WireCall(ABC):
     def refuses_thinking_for_choice(self, error: ErrorObject) -> bool:
         """Whether the model does not think when it is forced to call a tool, and did not know that by itself."""
         return self.forces_tools and error.names("tool_choice") and "thinking" in error.message.lower()
+
+    @property
+    def has_malformed_arguments(self) -> bool:
+        """Whether a model wrote arguments in an earlier call that are no JSON object, or was cut off within them.
+
+        Servers whose chat templates parse them (vLLM, SGLang, llama.cpp) refuse every prompt with such a call, in the
+        words of their JSON parsers.
+        """
+        return any(with_object_arguments(message) is not message for message in self.request.messages)
 
     @abstractmethod
     def assembly(self) -> Assembly:
