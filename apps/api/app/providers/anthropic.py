@@ -14,7 +14,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
 from typing import Any, Final
@@ -203,7 +204,9 @@ def _alternating(
     loop_begins = _loop_begins(messages)
     sent: list[JsonObject] = []
     lasting_ends: list[JsonObject] = []
-    for place, message in enumerate(with_speakers(messages)):  # the API has no field for a speaker's name
+    for place, message in enumerate(
+        _with_own_ids(with_speakers(messages))
+    ):  # the API has no field for a speaker's name
         role = "assistant" if message.get("role") == "assistant" else "user"
         if message.get("role") == "tool":
             blocks = [_tool_result_block(message)]
@@ -226,6 +229,23 @@ def _alternating(
     in_loop = lasting_ends and messages[-1].get("role") == "tool"
     newest: JsonObject = sent[-1]["content"][-1]
     return sent, [*lasting_ends, newest] if in_loop and newest is not lasting_ends[0] else lasting_ends
+
+
+def _with_own_ids(messages: Iterable[PromptMessage]) -> Iterator[PromptMessage]:
+    """The messages, whose tool calls have other ids where an earlier call has the same one: the API refuses ids that
+    repeat, which a client's own history or that of another model may have ("call_0")."""
+    times = Counter[str]()
+
+    def own(identity: str) -> str:
+        return identity if times[identity] < 2 else f"{identity}#{times[identity]}"
+
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            times.update(call["id"] for call in calls)
+            yield {**message, "tool_calls": [{**call, "id": own(call["id"])} for call in calls]}
+        else:
+            called = {"tool_call_id": own(message["tool_call_id"])} if "tool_call_id" in message else {}
+            yield {**message, **called}
 
 
 def _loop_begins(messages: Sequence[PromptMessage]) -> int:

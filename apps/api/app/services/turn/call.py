@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from math import ceil
+from typing import Final
 
 from app.domain.errors import (
     DatabaseUnavailable,
@@ -40,11 +41,14 @@ from app.engine.window.recalled import looked_back_tokens, room_for_result, seqs
 from app.services.learned import learn
 from app.services.limits import most_of, use_of, within_limits
 from app.services.turn.decide import decide, decide_after_look_back, decide_within, read_again
-from app.services.turn.planning import assembled
+from app.services.turn.planning import assembled, computed
 from app.services.turn.provider_call import call_model, with_own_ids
 from app.services.turn.recall import read_page
 from app.services.turn.record import Record
 from app.services.turn.types import TurnPlan
+
+_LONG_PROMPT_BYTES: Final = 1024 * 1024
+"""Longest prompt that is searched on the event loop (1 ms)."""
 
 
 async def answered(record: Record, plan: TurnPlan) -> Completion:
@@ -99,6 +103,7 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
                 raise
             plan = again
         else:
+            completion = await _with_own_ids(record, completion, request)
             record.note_answered(plan, completion)
             calls.append(
                 {
@@ -111,6 +116,12 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
             )
             record.steps.add("model_call", started_at, _detail(calls))
             return completion
+
+
+async def _with_own_ids(record: Record, completion: Completion, request: CompletionRequest) -> Completion:
+    claim = record.turn.claim
+    is_long = bool(completion.tool_calls) and request.size_bytes > _LONG_PROMPT_BYTES
+    return await computed(with_own_ids, completion, request, f"{claim.seq}_{claim.round}", is_long=is_long)
 
 
 async def _prepare(record: Record, plan: TurnPlan) -> CompletionRequest:
@@ -207,7 +218,7 @@ async def _look_back(record: Record, completion: Completion) -> tuple[Completion
     own = tuple(call for call in completion.tool_calls if is_own(call))[: MOST_CALLS + 1]
     answered: list[tuple[ToolCall, LookBack | None, str]] = []
     rows: list[JsonObject] = []
-    for call in with_own_ids(own, f"{claim.turn_id.hex[-8:]}_back", claim.round):
+    for call in own:
         lookup = read_call(call)
         unread = look_back_messages(claim.turn_id, claim.assistant_seq - 1, completion, [*answered, (call, lookup, "")])
         page, text = await _result(record, plan, lookup, calls, used_tokens, unread)
