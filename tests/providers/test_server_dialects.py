@@ -344,6 +344,13 @@ RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay":
         ({}, {"error": {"code": 429, "details": [{"@type": "x"}, 7, RETRY_INFO]}}, 9.837906927),
         ({"retry-after": "2"}, {"error": {"code": 429, "details": [RETRY_INFO]}}, 2.0),
         ({}, {"error": {"code": 429, "details": [{"retryDelay": "soon"}]}}, 0.5),
+        ({"retry-after": "2"}, {"error": {"message": "Rate limit reached. Please try again in 6s."}}, 2.0),
+        ({}, {"error": {"message": "Rate limit reached for gpt-5. Please try again in 11.054s. Visit"}}, 11.054),
+        ({}, {"error": {"message": "Rate limit reached for gpt-5. Please try again in 644ms."}}, 0.644),
+        ({}, {"error": {"message": "Rate limit reached for model. Please try again in 0m7.5s. Need more"}}, 7.5),
+        ({}, {"error": {"message": "You exceeded your current quota. Please retry in 9.8379s."}}, 9.8379),
+        ({}, {"error": {"message": "You have exceeded the call rate limit. Please retry after 3 seconds."}}, 3.0),
+        ({}, {"error": {"message": "Too many requests, try again in a moment."}}, 0.5),
     ],
 )
 async def test_a_rate_limit_is_waited_for_as_told(headers: dict[str, str], body: Any, wait_s: float) -> None:
@@ -354,6 +361,28 @@ async def test_a_rate_limit_is_waited_for_as_told(headers: dict[str, str], body:
     ):
         await adapter.complete(CompletionRequest(messages=[{"role": "user", "content": "a"}], max_output_tokens=9))
     assert waits.waits_s == [pytest.approx(wait_s)]
+
+
+async def test_a_rate_limit_within_a_stream_is_waited_for_as_its_sentence_says() -> None:
+    """OpenAI's Responses end such a stream with `response.failed`; its head was sent before."""
+    said = "Rate limit reached for gpt-5.1 on tokens per min (TPM): Limit 30000, Used 22999, Requested 12528. "
+    said += "Please try again in 11.054s."
+    error = {"code": "rate_limit_exceeded", "message": said}
+    failed = {"type": "response.failed", "response": {"status": "failed", "error": error}}
+    waits = Waits()
+    async with (
+        serving(Stream((event(failed),)), RESPONSES.stream(ModelReply())) as server,
+        provider_at(server.base_url, sleep=waits, api="responses") as adapter,
+    ):
+        await adapter.complete(REQUEST, lambda _: None)
+    assert waits.waits_s == [pytest.approx(11.054)]
+
+
+@pytest.mark.parametrize(("status", "hits"), [(429, 1), (503, 3)])
+async def test_a_delay_in_words_counts_for_a_rate_limit_alone(status: int, hits: int) -> None:
+    """It is known from those, and other errors may quote a prompt."""
+    error = await failure_of(Answer({"error": {"message": "Please try again in 7m12s."}}, status), hits=hits)
+    assert error.retry_after_s == (432.0 if status == 429 else None)
 
 
 async def test_a_wait_that_a_body_asks_for_ends_the_call_if_it_is_too_long() -> None:

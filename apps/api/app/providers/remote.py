@@ -253,7 +253,8 @@ class RemoteModel(Provider):
             return AttemptError(mapped, at_once=True)
         if not isinstance(mapped, ProviderDown | ProviderRateLimited):
             return mapped
-        stated = (retry_after_s(value, self._now()) for value in (*reply.retry_after, error.retry_after))
+        worded = error.worded_delay if isinstance(mapped, ProviderRateLimited) else None
+        stated = (retry_after_s(value, self._now()) for value in (*reply.retry_after, error.retry_after, worded))
         mapped.retry_after_s = next((wait_s for wait_s in stated if wait_s is not None), None)
         return AttemptError(mapped)
 
