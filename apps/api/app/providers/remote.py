@@ -246,7 +246,7 @@ class RemoteModel(Provider):
         """The error to raise: one that ends the call, or an `AttemptError`. The request may be changed for a retry."""
         status = _status(reply, error)
         mapped = provider_error(status, error, self._label, lambda: b"".join(call.body(stream=stream)), self._key)
-        refused = isinstance(mapped, ProviderRefused) and status in {400, 422}
+        refused = isinstance(mapped, ProviderRefused) and mapped.status in {400, 422}
         # Some servers answer 500 for a request that they do not support (llama-cpp-python).
         may_concede = refused or (isinstance(mapped, ProviderDown) and status == 500)
         if may_concede and call.concede(error, stream=stream, refused=refused):

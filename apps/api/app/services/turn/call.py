@@ -13,6 +13,7 @@ from app.domain.errors import (
     DatabaseUnavailable,
     ProviderDown,
     ProviderError,
+    ProviderOutOfQuota,
     ProviderOverflow,
     ProviderRateLimited,
     ProviderTimeout,
@@ -47,6 +48,7 @@ from app.services.turn.recall import read_page
 from app.services.turn.record import Record
 from app.services.turn.types import TurnPlan
 
+_FALLS_BACK: Final = (ProviderDown, ProviderTimeout, ProviderRateLimited, ProviderOutOfQuota)
 _LONG_PROMPT_BYTES: Final = 1024 * 1024
 """Longest prompt that is searched on the event loop (1 ms)."""
 
@@ -77,8 +79,8 @@ async def _call_again(record: Record, plan: TurnPlan) -> Completion:
 async def _call(record: Record, plan: TurnPlan) -> Completion:
     """Calls the model with no database connection held, and retries where that can help: with a smaller prompt, at most
     twice, if the provider rejects it as too long, and with the alias's fallbacks, each with a prompt for its own
-    budget, if it is down, times out or is rate-limited. Nothing is retried once a delta was delivered. Raises a
-    `ProviderError`; the turn is then stored as failed."""
+    budget, if it is down, times out, is rate-limited or out of quota. Nothing is retried once a delta was delivered.
+    Raises a `ProviderError`; the turn is then stored as failed."""
     rt, session_id = record.rt, record.turn.claim.session_id
     started_at, calls = rt.now(), list[JsonObject]()
     fallbacks, reactions = list(plan.model.fallbacks), 0
@@ -93,7 +95,7 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
             if isinstance(error, ProviderOverflow) and error.partial is None:
                 again = await _smaller(record, plan, error, request.max_output_tokens, reactions)
                 reactions += 1
-            elif isinstance(error, ProviderDown | ProviderTimeout | ProviderRateLimited) and error.partial is None:
+            elif isinstance(error, _FALLS_BACK) and error.partial is None:
                 if not (error.usages and record.repeats) or await record.repeats.are_allowed():
                     again = await _fall_back(record, plan, fallbacks)
                 reactions = 0
