@@ -741,6 +741,12 @@ def strict_template(status: int, sentence: str) -> Callable[[Seen], Answer]:
         (400, "System message must be at the beginning."),  # vLLM with Qwen 3.5 and later
         (500, "Jinja Exception: System message must be at the beginning."),  # llama-server
         (400, "Conversation roles must alternate user/assistant/user/assistant/..."),  # vLLM with Gemma
+        # Perplexity
+        (400, "After the (optional) system message(s), user and assistant roles should be alternating."),
+        (
+            400,
+            "After the (optional) system message(s), user message(s) should alternate with assistant message(s).",
+        ),
     ],
 )
 async def test_a_chat_template_that_takes_one_system_message_gets_one_and_that_is_remembered(

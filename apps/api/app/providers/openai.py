@@ -47,7 +47,9 @@ _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 _FIRST_CALL: Final = b'"tool_calls":[{'
 _UNSIGNED: Final = b'"extra_content":{"google":{"%b":"%b"}},' % (SIGNATURE.encode(), _NO_SIGNATURE.encode())
 _STRICT_ROLES: Final = re.compile(
-    r"system message must be at the beginning|roles must alternate|unexpected role '\w+' after role", re.IGNORECASE
+    r"system message must be at the beginning|roles must alternate|unexpected role '\w+' after role"
+    r"|roles should be alternating|should alternate with assistant message",
+    re.IGNORECASE,
 )
 _STRICT_CALL_IDS: Final = re.compile(
     r"tool call id .{1,600} must be .{1,60} length of 9|tool_call(?:s\[\d{1,4}\]\.|_)id'?: string too long",
