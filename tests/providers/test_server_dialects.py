@@ -786,6 +786,36 @@ async def test_a_chat_template_that_takes_one_system_message_gets_one_and_that_i
         ]
 
 
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (400, "Developer instruction is not enabled for models/gemma-3-27b-it"),  # Google
+        (400, "System role not supported"),  # vLLM with Gemma 2
+        (500, "Jinja Exception: System role not supported"),  # llama-server
+    ],
+)
+async def test_a_model_without_a_system_role_gets_instructions_with_the_first_message_of_the_user(
+    status: int, sentence: str
+) -> None:
+    def play(request: Seen) -> Answer:
+        roles = [message["role"] for message in request.json["messages"]]
+        return Answer({"error": {"message": sentence, "code": status}}, status) if "system" in roles else OK
+
+    messages: list[PromptMessage] = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "system", "content": "The summary."},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+    ]
+    async with serving(play) as server, provider_at(server.base_url) as provider:
+        for given in (messages, JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)):
+            await provider.complete(CompletionRequest(given, 9))
+    assert server.hits == 3, "that the model has none was forgotten"
+    begins = {"role": "user", "content": "Be kind.\n\nThe summary.\n\na"}
+    assert [seen.json["messages"] for seen in server.seen[1:]] == [[begins, *messages[3:]]] * 2
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_a_call_that_the_model_wrote_wrongly_is_called_again(is_streamed: bool) -> None:
     """Groq's 400, also as an event of a stream: the request was right, and another answer may be too."""

@@ -51,6 +51,7 @@ _STRICT_ROLES: Final = re.compile(
     r"|roles should be alternating|should alternate with assistant message",
     re.IGNORECASE,
 )
+_NO_SYSTEM_ROLE: Final = re.compile(r"system role not supported|developer instruction is not enabled", re.IGNORECASE)
 _STRICT_CALL_IDS: Final = re.compile(
     r"tool call id .{1,600} must be .{1,60} length of 9|tool_call(?:s\[\d{1,4}\]\.|_)id'?: string too long",
     re.IGNORECASE | re.DOTALL,
@@ -180,7 +181,11 @@ class _ChatCall(WireCall):
 
     @property
     def _names_as_text(self) -> bool:
-        return self.request.names_as_text or not (self.takes("names") and self.takes("roles"))
+        return self.request.names_as_text or not (self.takes("names") and self._takes_roles)
+
+    @property
+    def _takes_roles(self) -> bool:
+        return self.takes("roles") and self.takes("system_role")
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
         request, takes = self.request, self.takes
@@ -216,7 +221,8 @@ class _ChatCall(WireCall):
             return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
         spoken = with_speakers(request.messages) if self._names_as_text else request.messages
         messages = _with_text_results([self._message(message, custom) for message in spoken])
-        body["messages"] = messages if takes("roles") else _strict(messages)
+        system = "system" if takes("system_role") else "user"
+        body["messages"] = messages if self._takes_roles else _strict(messages, system)
         return (json_bytes(body),)
 
     def _message(self, given: PromptMessage, custom: frozenset[str | None]) -> PromptMessage:
@@ -270,6 +276,7 @@ class _ChatCall(WireCall):
             "unsigned_calls": names(SIGNATURE) and any("tool_calls" in each for each in messages),
             "long_call_ids": _STRICT_CALL_IDS.search(says) and any("tool_calls" in each for each in messages),
             "roles": _STRICT_ROLES.search(says),
+            "system_role": _NO_SYSTEM_ROLE.search(says),
             "empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
             "cache_key": error.refuses("prompt_cache_key"),
             "custom_tools": refused and self._custom_names() and names("custom"),
@@ -310,13 +317,14 @@ def _with_text_results(messages: Sequence[PromptMessage]) -> list[PromptMessage]
     return [*sent, {"role": "user", "content": shown}] if shown else sent
 
 
-def _strict(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+def _strict(messages: Sequence[PromptMessage], system: str) -> list[PromptMessage]:
     """The messages as the chat templates of Qwen (from 3.5 on), Gemma and others want them: one system message at most,
-    at the beginning, and no two messages of the user next to each other. Later system messages are the user's. For
-    Mistral there is an answer after the results of tools that none had, such as those of a turn that failed."""
+    at the beginning, and no two messages of the user next to each other. Its role is `system`, which is that of the
+    user where a model has none (Gemma until 3). Later system messages are the user's. For Mistral there is an answer
+    after the results of tools that none had, such as those of a turn that failed."""
     leading = list(takewhile(lambda message: message["role"] == "system", messages))
     text = "\n\n".join(content_text(message["content"]) for message in leading)
-    sent: list[PromptMessage] = [{"role": "system", "content": text}] if leading else []
+    sent: list[PromptMessage] = [{"role": system, "content": text}] if leading else []
     for message in messages[len(leading) :]:
         role = "user" if message["role"] == "system" else message["role"]
         before = sent[-1] if sent else None
