@@ -625,6 +625,36 @@ async def test_ids_of_calls_that_are_too_long_for_a_server_are_shortened_alike()
     assert sent[1]["tool_calls"][0]["id"] == sent[2]["tool_call_id"]
 
 
+async def test_a_gateway_that_wants_tools_beside_calls_gets_those_of_earlier_turns() -> None:
+    """LiteLLM before Claude and Bedrock. Bedrock has no `tool_choice` of "none"."""
+
+    def play(request: Seen) -> Answer:
+        said = (
+            "litellm.UnsupportedParamsError: Bedrock doesn't support tool calling without `tools=` param specified. "
+            "Pass `tools=` param OR set `litellm.modify_params = True` to add dummy tool to the request."
+        )
+        has_calls = any("tool_calls" in message for message in request.json["messages"])
+        is_refused = has_calls and "tools" not in request.json
+        return Answer({"error": {"message": said, "type": "None", "code": "400"}}, 400) if is_refused else OK
+
+    calls = [{"id": n, "type": "function", "function": {"name": n, "arguments": "{}"}} for n in ("write", "read")]
+    results: list[PromptMessage] = [{"role": "tool", "content": "x", "tool_call_id": call["id"]} for call in calls]
+    messages: list[PromptMessage] = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        *results,
+        {"role": "user", "content": "b"},
+    ]
+    kept = JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)
+    async with serving(play) as server, provider_at(server.base_url) as provider:
+        for given in (messages, kept, messages[:1]):
+            await provider.complete(CompletionRequest(given, 9))
+    assert server.hits == 4
+    names = [[tool["function"]["name"] for tool in seen.json.get("tools", ())] for seen in server.seen]
+    assert names == [[], ["read", "write"], ["read", "write"], []]
+    assert not any("tool_choice" in seen.json for seen in server.seen)
+
+
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 FILE = {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}}
 

@@ -121,7 +121,8 @@ class _MessagesCall(WireCall):
             schema = fields_of(wanted.get("json_schema")).get("schema")
             of_answer = {"format": {"type": "json_schema", "schema": schema}}
             body["output_config"] = {**fields_of(body.get("output_config")), **of_answer}
-        tools = self._tools()
+        wanted_tools = request.tools or self.earlier_tools()
+        tools = [_tool(fields_of(as_function(tool).get("function"))) for tool in wanted_tools]
         if self.takes("cache"):
             # In the order of what a cache hit saves; the last system block is the summary, once there is one.
             for block in [*breakpoints, *system[:-3:-1], *tools[-1:]][:_MOST_BREAKPOINTS]:
@@ -145,7 +146,7 @@ class _MessagesCall(WireCall):
             "cache": error.names("cache_control"),
             "thinking_for_choice": self.refuses_thinking_for_choice(error),
             "thinking": "thinking" in self.entry.parameters and error.names("thinking"),
-            "no_earlier_tools": not self.request.tools and "must define tools" in error.message,
+            "no_earlier_tools": self.requires_earlier_tools(error),
             "top_p_beside_temperature": {"temperature", "top_p"} <= refused_options,
             "sampling": refused_options,
         }
@@ -186,14 +187,6 @@ class _MessagesCall(WireCall):
         if not self.takes("top_p_beside_temperature") and "temperature" in sent:
             sent.pop("top_p", None)
         return sent
-
-    def _tools(self) -> list[JsonObject]:
-        request = self.request
-        tools = [_tool(fields_of(as_function(tool).get("function"))) for tool in request.tools]
-        if not tools and not self.takes("no_earlier_tools"):
-            used = [call for message in request.messages for call in _tool_use_blocks(message)]
-            tools = [_tool({"name": name}) for name in sorted({str(call["name"]) for call in used})]
-        return tools
 
 
 def _alternating(

@@ -203,6 +203,8 @@ class _ChatCall(WireCall):
             if not takes("thinking_for_choice") and self.forces_tools:
                 # Qwen's servers know no `thinking`, and think on.
                 body |= {"thinking": {"type": "disabled"}} if takes("thinking_member") else {"enable_thinking": False}
+        elif tools := self.earlier_tools():
+            body["tools"] = tools
         if takes("schema") and request.response_schema is not None:
             body["response_format"] = {
                 "type": "json_schema",
@@ -279,6 +281,7 @@ class _ChatCall(WireCall):
             "system_role": _NO_SYSTEM_ROLE.search(says),
             "empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
             "cache_key": error.refuses("prompt_cache_key"),
+            "no_earlier_tools": self.requires_earlier_tools(error),
             "custom_tools": refused and self._custom_names() and names("custom"),
             "chat_for_tools": refuses_effort and "/responses" in says and self.entry.api is None,
             "effort_for_tools": refuses_effort,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -14,7 +15,7 @@ import httpx
 from app.domain.content import with_object_arguments
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.frozen import replace
-from app.domain.types import Completion, CompletionRequest, Delta, Usage
+from app.domain.types import Completion, CompletionRequest, Delta, ToolDefinition, Usage
 from app.providers.base import DeltaSink, Endpoint, Provider
 from app.providers.catalogue_file import ModelEntry
 from app.providers.error_object import ErrorObject, error_object, error_status
@@ -42,6 +43,7 @@ NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
 _ONCE: Final = RetryPolicy(max_attempts=1)
 _INLINE_BODY_BYTES: Final = 262_144
 """Largest request, in bytes, whose messages are encoded on the event loop (a few ms)."""
+_WITHOUT_TOOLS: Final = re.compile(r"must define tools|without `tools=` param|expects the `tools=` param")
 Part: TypeAlias = Literal[
     "cache", "cache_key", "chat_for_tools", "custom_tools", "details", "effort_for_tools", "empty_answers",
     "limit_field", "long_call_ids", "malformed_arguments", "max_completion_tokens", "names", "no_earlier_tools",
@@ -84,6 +86,19 @@ class WireCall(ABC):
     def refuses_thinking_for_choice(self, error: ErrorObject) -> bool:
         """Whether the model does not think when it is forced to call a tool, and did not know that by itself."""
         return self.forces_tools and error.names("tool_choice") and "thinking" in error.message.lower()
+
+    def requires_earlier_tools(self, error: ErrorObject) -> bool:
+        """Whether a gateway requires definitions of tools with a prompt that has calls (LiteLLM before Claude)."""
+        return not self.request.tools and _WITHOUT_TOOLS.search(error.message) is not None
+
+    def earlier_tools(self) -> list[ToolDefinition]:
+        """Definitions of the tools of earlier calls, if the server requires them."""
+        if self.request.tools or self.takes("no_earlier_tools"):
+            return []
+        calls = [call for message in self.request.messages for call in message.get("tool_calls", ())]
+        names = sorted({str(call["function"]["name"]) for call in calls})
+        description = "Not available any more: never call it."
+        return [{"type": "function", "function": {"name": name, "description": description}} for name in names]
 
     @property
     def has_malformed_arguments(self) -> bool:
