@@ -424,6 +424,14 @@ async def test_a_stream_whose_model_stated_why_it_stopped_is_whole_without_its_e
     assert (answer.text, answer.finish_reason, answer.usage is not None, server.hits) == ("Hello.", "stop", True, 1)
 
 
+@every_way
+async def test_an_answer_that_only_claims_to_call_tools_has_ended(way: Way) -> None:
+    """Clients that go by the reason would wait for calls, or make an empty request for their results."""
+    claimed = {OPENAI: "tool_calls", ANTHROPIC: "tool_use", RESPONSES: ""}[way.wire]
+    answer, _ = await answer_to(way, way.answer(ModelReply("Done.", stop=claimed)))
+    assert (answer.text, answer.tool_calls, answer.finish_reason) == ("Done.", (), "stop")
+
+
 def _arguments_in(body: Any) -> list[str]:
     """The arguments of calls in a request; Anthropic has objects in their place."""
     calls = [call for message in body.get("messages", ()) for call in message.get("tool_calls", ())]
