@@ -147,13 +147,11 @@ def test_an_item_that_is_taken_back_is_in_no_later_prompt_and_old_prompts_stay(
 def test_of_calls_with_one_id_in_two_rounds_only_the_one_taken_back_leaves_with_its_output(
     database_url: str, tmp_path: Path, taken: str, taken_round: int
 ) -> None:
-    """Some servers number the calls of each answer from the same beginning."""
-    with chat_service(database_url, tmp_path, say(None, "a"), say(None, "a"), say("Paid."), say("Hm.")) as at:
-        conversation = at.client.conversations.create().id
+    """Some servers number the calls of each answer from the same beginning, and clients resend them so."""
+    with chat_service(database_url, tmp_path, say("Hm.")) as at:
         ask, items = at.client.responses.create, at.client.conversations.items
-        ask(model="main", input="Is a paid?", tools=TOOLS, conversation=conversation)
-        ask(model="main", input=[output("a", "First")], tools=TOOLS, conversation=conversation)
-        ask(model="main", input=[output("a", "Second")], tools=TOOLS, conversation=conversation)
+        rounds: list[Any] = [user("Is a paid?"), CALL, output("c1", "First"), CALL, output("c1", "Second")]
+        conversation = at.client.conversations.create(items=[*rounds, assistant("Paid.")]).id
         kind = "function_call" if taken == "call" else "function_call_output"
         found = [item for item in items.list(conversation, order="asc").data if item.type == kind]
         items.delete(found[taken_round].id or "", conversation_id=conversation)

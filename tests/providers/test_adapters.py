@@ -9,11 +9,12 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from app.domain.content import JsonMessages, canonical_bytes
 from app.domain.errors import (
     ProviderDown,
     ProviderError,
@@ -27,7 +28,7 @@ from app.providers.base import Provider
 from app.providers.offline import OfflineProvider
 
 from .asking import settled
-from .server import Answer, Raw, Reset, ScriptedServer, Step, Stream, serving
+from .server import Answer, Raw, Reset, ScriptedServer, Seen, Step, Stream, serving
 from .wires import ANTHROPIC, OPENAI, RESPONSES, SECRET, ModelReply, Waits, Wire, event
 
 PROMPT = "the private prompt"
@@ -421,3 +422,52 @@ async def test_a_stream_whose_model_stated_why_it_stopped_is_whole_without_its_e
     without = Stream([*wire.stream(ModelReply()).pieces][:-1], ending="cut")
     answer, server = await answer_to(Way(wire, streamed=True), without)
     assert (answer.text, answer.finish_reason, answer.usage is not None, server.hits) == ("Hello.", "stop", True, 1)
+
+
+@every_way
+async def test_an_answer_that_only_claims_to_call_tools_has_ended(way: Way) -> None:
+    """Clients that go by the reason would wait for calls, or make an empty request for their results."""
+    claimed = {OPENAI: "tool_calls", ANTHROPIC: "tool_use", RESPONSES: ""}[way.wire]
+    answer, _ = await answer_to(way, way.answer(ModelReply("Done.", stop=claimed)))
+    assert (answer.text, answer.tool_calls, answer.finish_reason) == ("Done.", (), "stop")
+
+
+def _arguments_in(body: Any) -> list[str]:
+    """The arguments of calls in a request; Anthropic has objects in their place."""
+    calls = [call for message in body.get("messages", ()) for call in message.get("tool_calls", ())]
+    items = [item["arguments"] for item in body.get("input", ()) if "arguments" in item]
+    return [call["function"]["arguments"] for call in calls] + items
+
+
+@every_way
+@pytest.mark.parametrize("status", [400, 500])
+async def test_a_session_survives_a_call_that_a_model_wrote_wrongly(way: Way, status: int) -> None:
+    """Servers whose chat templates parse the arguments of earlier calls (vLLM, SGLang, llama.cpp) refuse every later
+    prompt with such a call, by a sentence of their JSON parser."""
+
+    def play(request: Seen) -> Step:
+        for given in _arguments_in(request.json):
+            try:
+                assert isinstance(json.loads(given), dict)
+            except (ValueError, AssertionError):
+                said = "Unterminated string starting at: line 1 column 7 (char 6)"
+                return Answer({"error": {"message": said, "type": "BadRequestError", "code": status}}, status)
+        return way.answer(ModelReply())
+
+    named = {"look_up": '{"id": "1', "list": '["a"]', "read": '{"id": 2}'}
+    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": named[name]}} for name in named]
+    results = [{"role": "tool", "content": "Not understood.", "tool_call_id": name} for name in named]
+    messages = [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    request = CompletionRequest([*messages, *results], 9)
+    kept = JsonMessages([canonical_bytes(request.messages)[1:-1]], len(request.messages), with_reasoning=False)
+    async with serving(play) as server, way.wire.provider_at(server.base_url) as provider:
+        for given in (request, replace(request, messages=kept)):
+            answer, _ = await ask(provider, way.streamed, given)
+            assert answer.text == "Hello."
+    assert server.hits == (2 if way.wire is ANTHROPIC else 3), "that the server parses them was forgotten"
+    sent = _arguments_in(server.seen[-1].json)
+    assert [json.loads(each) for each in sent] == (
+        []
+        if way.wire is ANTHROPIC
+        else [{"malformed_arguments": '{"id": "1'}, {"malformed_arguments": '["a"]'}, {"id": 2}]
+    )

@@ -345,6 +345,22 @@ LOOP = [
 THINKING: dict[str, Any] = {"parameters": {"thinking": {"type": "enabled", "budget_tokens": 2000}}}
 
 
+async def test_calls_with_the_id_of_an_earlier_one_get_their_own_and_so_do_their_results() -> None:
+    """The API answers 400, "`tool_use` ids must be unique", and an application's own history may have them."""
+    pair = [assistant(None, call("call_0", "f", "{}"), call("call_1", "f", "{}"))]
+    pair += [tool("call_1", "one"), tool("call_0", "zero")]
+    (body,) = await bodies_sent(messages=[user("a"), *pair, assistant("b"), user("c"), *pair, assistant(None), *pair])
+    used, answered = (
+        [block for message in body["messages"] for block in message["content"] if block["type"] == kind]
+        for kind in ("tool_use", "tool_result")
+    )
+    ids = [block["id"] for block in used]
+    assert ids[:2] == ["call_0", "call_1"]
+    assert len(set(ids)) == 6
+    of_results = {block["tool_use_id"]: block["content"] for block in answered}
+    assert [of_results[each] for each in ids] == ["zero", "one"] * 3
+
+
 async def test_thoughts_go_back_in_the_running_tool_loop_alone_and_only_to_a_model_that_thinks() -> None:
     body = await body_of(LOOP, tools=[WEATHER], endpoint=THINKING)
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 2000}

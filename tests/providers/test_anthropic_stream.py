@@ -112,17 +112,27 @@ async def test_a_gateway_that_counts_the_prompt_only_at_the_end_is_read() -> Non
     assert answer.text == ""
 
 
-async def test_a_gateway_that_corrects_its_estimate_of_the_prompt_at_the_end_is_read() -> None:
-    """NVIDIA Dynamo's form."""
-    usage = {"input_tokens": 10, "cache_read_input_tokens": 90, "output_tokens": 7}
-    start: JsonObject = {"model": "m", "content": [], "usage": {"input_tokens": 133, "output_tokens": 0}}
+@pytest.mark.parametrize(
+    ("begins", "rest", "read"),
+    [
+        ({"input_tokens": 133, "output_tokens": 0}, 10, 90),  # NVIDIA Dynamo, with its estimate
+        # Kimi and Qwen, with the whole prompt
+        ({"input_tokens": 100, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}, 10, 90),
+        ({"input_tokens": 100, "output_tokens": 0}, 0, 100),
+    ],
+)
+async def test_a_gateway_that_tells_apart_what_it_read_from_its_cache_at_the_end_is_read(
+    begins: JsonObject, rest: int, read: int
+) -> None:
+    usage = {"input_tokens": rest, "cache_read_input_tokens": read, "output_tokens": 7}
+    start: JsonObject = {"model": "m", "content": [], "usage": begins}
     answer, _ = await streamed(
         message_event("message_start", message=start),
         message_event("message_delta", delta={"stop_reason": "end_turn"}, usage=usage),
         message_event("message_delta", delta={}, usage={"input_tokens": 0, "output_tokens": 0}),
         message_event("message_stop"),
     )
-    assert answer.usage == Usage(100, 7, cached_prompt_tokens=90)
+    assert answer.usage == Usage(100, 7, cached_prompt_tokens=read)
 
 
 @pytest.mark.parametrize(

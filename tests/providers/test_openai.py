@@ -12,6 +12,7 @@ import pytest
 
 from app.domain.errors import (
     ProviderDown,
+    ProviderOutOfQuota,
     ProviderRateLimited,
     ProviderRefused,
     ProviderTimeout,
@@ -249,7 +250,41 @@ async def test_a_refusal_is_not_called_again(status: int) -> None:
 @pytest.mark.parametrize("code", ["insufficient_quota", "exceeded_current_quota_error", "billing_not_active", "1113"])
 async def test_a_quota_that_is_used_up_is_not_called_again(code: str) -> None:
     error = await failure_of(Answer({"error": {"code": code, "message": PROMPT}}, 429), OK, hits=1)
-    assert isinstance(error, ProviderRefused)
+    assert isinstance(error, ProviderOutOfQuota)
+    assert error.detail.endswith("Its quota is used up.")
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (402, {"error": {"message": "Insufficient Balance", "code": "invalid_request_error"}}),  # DeepSeek
+        (
+            400,
+            {
+                "type": "error",
+                "error": {
+                    "type": "invalid_request_error",
+                    "message": "Your credit balance is too low to access the Anthropic API. Please go to Plans",
+                },
+            },
+        ),
+        (400, {"error": {"message": "You have reached your specified API usage limits. You will regain access on"}}),
+        (
+            403,
+            {
+                "code": "The caller does not have permission to execute the specified operation",
+                "error": "Your team 1b2c has either used all available credits or reached its monthly spending limit.",
+            },
+        ),
+        (429, {"error": "Your newly created team doesn't have any credits yet."}),
+    ],
+    ids=["deepseek", "anthropic", "anthropic's limit", "xai", "xai, new"],
+)
+async def test_credit_that_is_used_up_is_no_error_of_the_request(status: int, body: Any) -> None:
+    error = await failure_of(Answer(body, status), OK, hits=1)
+    assert isinstance(error, ProviderOutOfQuota)
+    assert error.provider_message is None, "a client sees the operator's balance"
+    assert error.status != 400
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from app.domain.errors import ProviderDown, ProviderOverflow, ProviderRateLimited, ProviderRefused, ProviderTimeout
+from app.domain.errors import (
+    ProviderDown,
+    ProviderOutOfQuota,
+    ProviderOverflow,
+    ProviderRateLimited,
+    ProviderRefused,
+    ProviderTimeout,
+)
 from app.domain.types import Completion, CompletionRequest, Delta, ToolCall, Usage
 from app.providers.openai_answer import ChatAssembly
 from app.providers.stream import MOST_STREAM_BYTES, DeltaTap, read_stream
@@ -352,7 +359,7 @@ async def test_after_an_empty_stream_a_plain_answer_is_one_delta() -> None:
     [
         (Answer({"error": {"message": PROMPT}}, 401), ProviderRefused),
         (Answer({"error": {"message": PROMPT}}, 400), ProviderRefused),
-        (Stream((event({"error": {"code": "insufficient_quota"}}),)), ProviderRefused),
+        (Stream((event({"error": {"code": "insufficient_quota"}}),)), ProviderOutOfQuota),
         (Stream((event({"error": {"code": "context_length_exceeded"}}),)), ProviderOverflow),
         (Stream((b"data: []\n\n",)), ProviderDown),
         (Stream((DONE,)), ProviderDown),

@@ -200,6 +200,21 @@ OVERFLOWS: list[Row] = [
         None,
     ),
     (
+        "vllm, newer",
+        400,
+        error_body(
+            "You passed 31745 input tokens and requested 1024 output tokens. However, the model's context length is "
+            "only 32768 tokens, resulting in a maximum input length of 31744 tokens. Please reduce the length of the "
+            "input prompt. (parameter=input_tokens, value=31745)",
+            type="BadRequestError",
+            param="input_tokens",
+            code=400,
+        ),
+        32768,
+        None,
+        None,
+    ),
+    (
         "vllm, counted in characters",
         400,
         error_body(
@@ -601,6 +616,81 @@ OVERFLOWS: list[Row] = [
             "\\n}}'",
             code="400",
         ),
+        None,
+        None,
+        None,
+    ),
+    (
+        "siliconflow, the prompt alone",
+        400,
+        {
+            "code": 20015,
+            "message": "length of prompt_tokens (68957) must be less than max_seq_len (65536).",
+            "data": None,
+        },
+        65536,
+        68957,
+        68957,
+    ),
+    (
+        "siliconflow, with output",
+        400,
+        {"code": 20015, "message": "max_total_tokens (172191) must be less than or equal to max_seq_len (131072)"},
+        131072,
+        172191,
+        None,
+    ),
+    (
+        "tensorrt-llm",
+        400,
+        {
+            "object": "error",
+            "message": "The sum of prompt length (72417.0), query length (0) should not exceed max_num_tokens (69632)",
+            "type": "BadRequestError",
+            "param": None,
+            "code": 400,
+        },
+        69632,
+        72417,
+        72417,
+    ),
+    (
+        "openrouter, what an upstream says in a success",
+        200,
+        error_body(
+            "Upstream error from DeepInfra: The sum of prompt length (109897.0), query length (0) should not exceed "
+            "max_num_tokens (32768)",
+            code=400,
+        ),
+        32768,
+        109897,
+        109897,
+    ),
+    (
+        "lm studio, while it answers",
+        400,
+        error_body(
+            "Reached context length of 4096 tokens with model (arch: qwen3vlmoe) that does not currently support "
+            "mid-generation context overflow. Try reloading with a larger context length or shortening the prompt/chat."
+        ),
+        4096,
+        None,
+        None,
+    ),
+    (
+        "doubao",
+        400,
+        error_body(
+            "Total tokens of image and text exceed max message tokens. Request id: 0217", code="InvalidParameter"
+        ),
+        None,
+        None,
+        None,
+    ),
+    (
+        "cohere",
+        400,
+        {"message": "too many tokens: size limit exceeded by 1502 tokens. Try using shorter or fewer inputs."},
         None,
         None,
         None,

@@ -344,6 +344,13 @@ RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay":
         ({}, {"error": {"code": 429, "details": [{"@type": "x"}, 7, RETRY_INFO]}}, 9.837906927),
         ({"retry-after": "2"}, {"error": {"code": 429, "details": [RETRY_INFO]}}, 2.0),
         ({}, {"error": {"code": 429, "details": [{"retryDelay": "soon"}]}}, 0.5),
+        ({"retry-after": "2"}, {"error": {"message": "Rate limit reached. Please try again in 6s."}}, 2.0),
+        ({}, {"error": {"message": "Rate limit reached for gpt-5. Please try again in 11.054s. Visit"}}, 11.054),
+        ({}, {"error": {"message": "Rate limit reached for gpt-5. Please try again in 644ms."}}, 0.644),
+        ({}, {"error": {"message": "Rate limit reached for model. Please try again in 0m7.5s. Need more"}}, 7.5),
+        ({}, {"error": {"message": "You exceeded your current quota. Please retry in 9.8379s."}}, 9.8379),
+        ({}, {"error": {"message": "You have exceeded the call rate limit. Please retry after 3 seconds."}}, 3.0),
+        ({}, {"error": {"message": "Too many requests, try again in a moment."}}, 0.5),
     ],
 )
 async def test_a_rate_limit_is_waited_for_as_told(headers: dict[str, str], body: Any, wait_s: float) -> None:
@@ -354,6 +361,28 @@ async def test_a_rate_limit_is_waited_for_as_told(headers: dict[str, str], body:
     ):
         await adapter.complete(CompletionRequest(messages=[{"role": "user", "content": "a"}], max_output_tokens=9))
     assert waits.waits_s == [pytest.approx(wait_s)]
+
+
+async def test_a_rate_limit_within_a_stream_is_waited_for_as_its_sentence_says() -> None:
+    """OpenAI's Responses end such a stream with `response.failed`; its head was sent before."""
+    said = "Rate limit reached for gpt-5.1 on tokens per min (TPM): Limit 30000, Used 22999, Requested 12528. "
+    said += "Please try again in 11.054s."
+    error = {"code": "rate_limit_exceeded", "message": said}
+    failed = {"type": "response.failed", "response": {"status": "failed", "error": error}}
+    waits = Waits()
+    async with (
+        serving(Stream((event(failed),)), RESPONSES.stream(ModelReply())) as server,
+        provider_at(server.base_url, sleep=waits, api="responses") as adapter,
+    ):
+        await adapter.complete(REQUEST, lambda _: None)
+    assert waits.waits_s == [pytest.approx(11.054)]
+
+
+@pytest.mark.parametrize(("status", "hits"), [(429, 1), (503, 3)])
+async def test_a_delay_in_words_counts_for_a_rate_limit_alone(status: int, hits: int) -> None:
+    """It is known from those, and other errors may quote a prompt."""
+    error = await failure_of(Answer({"error": {"message": "Please try again in 7m12s."}}, status), hits=hits)
+    assert error.retry_after_s == (432.0 if status == 429 else None)
 
 
 async def test_a_wait_that_a_body_asks_for_ends_the_call_if_it_is_too_long() -> None:
@@ -596,6 +625,36 @@ async def test_ids_of_calls_that_are_too_long_for_a_server_are_shortened_alike()
     assert sent[1]["tool_calls"][0]["id"] == sent[2]["tool_call_id"]
 
 
+async def test_a_gateway_that_wants_tools_beside_calls_gets_those_of_earlier_turns() -> None:
+    """LiteLLM before Claude and Bedrock. Bedrock has no `tool_choice` of "none"."""
+
+    def play(request: Seen) -> Answer:
+        said = (
+            "litellm.UnsupportedParamsError: Bedrock doesn't support tool calling without `tools=` param specified. "
+            "Pass `tools=` param OR set `litellm.modify_params = True` to add dummy tool to the request."
+        )
+        has_calls = any("tool_calls" in message for message in request.json["messages"])
+        is_refused = has_calls and "tools" not in request.json
+        return Answer({"error": {"message": said, "type": "None", "code": "400"}}, 400) if is_refused else OK
+
+    calls = [{"id": n, "type": "function", "function": {"name": n, "arguments": "{}"}} for n in ("write", "read")]
+    results: list[PromptMessage] = [{"role": "tool", "content": "x", "tool_call_id": call["id"]} for call in calls]
+    messages: list[PromptMessage] = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        *results,
+        {"role": "user", "content": "b"},
+    ]
+    kept = JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)
+    async with serving(play) as server, provider_at(server.base_url) as provider:
+        for given in (messages, kept, messages[:1]):
+            await provider.complete(CompletionRequest(given, 9))
+    assert server.hits == 4
+    names = [[tool["function"]["name"] for tool in seen.json.get("tools", ())] for seen in server.seen]
+    assert names == [[], ["read", "write"], ["read", "write"], []]
+    assert not any("tool_choice" in seen.json for seen in server.seen)
+
+
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 FILE = {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}}
 
@@ -712,6 +771,12 @@ def strict_template(status: int, sentence: str) -> Callable[[Seen], Answer]:
         (400, "System message must be at the beginning."),  # vLLM with Qwen 3.5 and later
         (500, "Jinja Exception: System message must be at the beginning."),  # llama-server
         (400, "Conversation roles must alternate user/assistant/user/assistant/..."),  # vLLM with Gemma
+        # Perplexity
+        (400, "After the (optional) system message(s), user and assistant roles should be alternating."),
+        (
+            400,
+            "After the (optional) system message(s), user message(s) should alternate with assistant message(s).",
+        ),
     ],
 )
 async def test_a_chat_template_that_takes_one_system_message_gets_one_and_that_is_remembered(
@@ -749,6 +814,36 @@ async def test_a_chat_template_that_takes_one_system_message_gets_one_and_that_i
                 ],
             },
         ]
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (400, "Developer instruction is not enabled for models/gemma-3-27b-it"),  # Google
+        (400, "System role not supported"),  # vLLM with Gemma 2
+        (500, "Jinja Exception: System role not supported"),  # llama-server
+    ],
+)
+async def test_a_model_without_a_system_role_gets_instructions_with_the_first_message_of_the_user(
+    status: int, sentence: str
+) -> None:
+    def play(request: Seen) -> Answer:
+        roles = [message["role"] for message in request.json["messages"]]
+        return Answer({"error": {"message": sentence, "code": status}}, status) if "system" in roles else OK
+
+    messages: list[PromptMessage] = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "system", "content": "The summary."},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+    ]
+    async with serving(play) as server, provider_at(server.base_url) as provider:
+        for given in (messages, JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)):
+            await provider.complete(CompletionRequest(given, 9))
+    assert server.hits == 3, "that the model has none was forgotten"
+    begins = {"role": "user", "content": "Be kind.\n\nThe summary.\n\na"}
+    assert [seen.json["messages"] for seen in server.seen[1:]] == [[begins, *messages[3:]]] * 2
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

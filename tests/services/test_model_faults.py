@@ -233,6 +233,22 @@ async def test_an_alias_that_is_down_gives_way_to_its_fallback_with_a_budget_of_
             assert steps[0]["detail"]["before"][0]["model_alias"] == "main"
 
 
+async def test_an_alias_without_credit_gives_way_to_its_fallback(database_url: str, tmp_path: Path) -> None:
+    """Anthropic's error has the status and the code of a wrong request."""
+    said = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade."
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": said}}
+    async with serving(Answer(error, 400)) as broke, serving(model("From the backup.")) as backup:
+        models = models_toml(broke, extra='fallbacks = ["backup"]\n') + (
+            f'[models.backup]\nprovider = "openai"\nmodel = "b"\nbase_url = "{backup.base_url}"\n'
+            "context_window = 4096\n"
+        )
+        async with service(database_url, models, folder=tmp_path) as at:
+            session = await at.session()
+            for _ in range(2):
+                assert (await at.turn(session.id, "Hi")).turn.model_alias == "backup"
+            assert broke.hits == 1
+
+
 async def test_with_no_fallback_left_the_turn_fails_and_nothing_is_called_twice_as_often(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -87,7 +87,7 @@ async def test_reasoning_is_counted_in_the_single_actions_of_a_prompt_that_lost_
 
         async def used() -> TurnId:
             turn = (await at.turn(session.id, "Is a paid?", tools=TOOLS)).turn
-            await at.outputs(session.id, turn.id, {"call_a": "yes, it is " * 60})
+            await at.outputs(session.id, turn.id, {turn.tool_calls[0].id: "yes, it is " * 60})
             return turn.id
 
         *_, last = [await used() for _ in range(3)]
@@ -120,7 +120,7 @@ async def test_a_prompt_with_a_shortened_message_and_its_reasoning_is_the_same_i
         session = await at.session(policy={"summarize_when": "never", "protected_turns": 0, "prune_block_share": 0})
         for _ in range(2):
             turn = (await at.turn(session.id, "Is a paid?", tools=TOOLS)).turn
-            await at.outputs(session.id, turn.id, {"call_a": "yes"})
+            await at.outputs(session.id, turn.id, {turn.tool_calls[0].id: "yes"})
         last = (await at.turn(session.id, "Thank you")).turn
         forked = await fork_session(at.rt, ref_of(session.id), None)
         with await spooled(export_session(at.rt, ref_of(session.id))) as file:

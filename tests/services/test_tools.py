@@ -22,6 +22,7 @@ from app.engine.window.plan import assert_tool_pairing
 from app.services.turn.take import cancel_turn
 from app.services.views.turns import get_audit, get_prompt, get_turn
 from tests.providers.server import Answer, Seen, serving
+from tests.providers.wires import ANTHROPIC, ModelReply
 from tests.services.service import chat, models_toml, ref_of, service
 
 TOOLS = (
@@ -127,6 +128,40 @@ async def test_of_two_answers_to_the_same_calls_one_is_taken(database_url: str, 
         assert len(refused) == 7
         assert server.hits == 2
         assert len(await at.rows("SELECT 1 FROM messages WHERE role = 'tool'")) == 1
+
+
+@pytest.mark.parametrize("window", [8192, 1_000_000])
+async def test_calls_of_a_server_that_gives_each_the_same_id_are_told_apart_and_go_on_at_anthropic(
+    database_url: str, tmp_path: Path, window: int
+) -> None:
+    """TGI numbers every call 0, others begin anew in each answer. Clients pair results with calls by id alone, and
+    Anthropic answers 400, "`tool_use` ids must be unique"."""
+    signed = {"extra_content": {"google": {"thought_signature": "c2lnbmVk"}}}
+    begun, again = calls("call_0"), calls("call_0", "call_0")
+    for answer in (begun, again):
+        answer.body["choices"][0]["message"]["tool_calls"][0] |= signed
+    script = [begun, again, chat("Paid."), calls("call_0"), chat("So is it.")]
+    claude = f'[models.claude]\nprovider = "anthropic"\nmodel = "c"\ncontext_window = {window}\n'
+    async with serving(*script) as server, serving(ANTHROPIC.whole(ModelReply())) as other:
+        models = models_toml(server, window=window, extra='return_reasoning = "signatures"\n')
+        models += f'{claude}base_url = "{other.base_url}"\n'
+        async with service(database_url, models, folder=tmp_path) as at:
+            session = await at.session()
+            text = "Is it paid? " * (100_000 if window > 8192 else 1)
+            turn = (await at.turn(session.id, text, tools=TOOLS)).turn
+            assert [call.id for call in turn.tool_calls] == ["call_0"], "an id that is new was changed"
+            turn = (await at.outputs(session.id, turn.id, {"call_0": "no"})).turn
+            first, second = (call.id for call in turn.tool_calls)
+            await at.outputs(session.id, turn.id, {first: "yes", second: "perhaps"})
+            sent = server.seen[2].json["messages"][3]["tool_calls"]
+            assert ["extra_content" in call for call in sent] == [True, False], "a signature lost its call"
+            turn = (await at.turn(session.id, "And the other?", tools=TOOLS)).turn
+            await at.outputs(session.id, turn.id, {turn.tool_calls[0].id: "yes"})
+            await at.turn(session.id, "Thanks.", model_alias="claude")
+        blocks = [block for message in other.seen[0].json["messages"] for block in message["content"]]
+        used = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        assert used == [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        assert len(set(used)) == 4
 
 
 async def test_a_turn_whose_tools_never_answer_is_cancelled_and_leaves_no_half_of_a_call(

@@ -177,6 +177,18 @@ def call_input(arguments: str) -> JsonObject:
     return cast("JsonObject", value) if isinstance(value, dict) else {"malformed_arguments": arguments}
 
 
+def with_object_arguments(message: PromptMessage) -> PromptMessage:
+    """A message whose tool calls have JSON objects as arguments: the same one where they do, else as `call_input`."""
+    inputs = [call_input(call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+    if not any("malformed_arguments" in each for each in inputs):
+        return message
+    calls = [
+        {**call, "function": {**call["function"], "arguments": orjson.dumps(given).decode()}}
+        for call, given in zip(message["tool_calls"], inputs, strict=True)
+    ]
+    return {**message, "tool_calls": calls}
+
+
 def is_nested_deeper(value: object, levels: int) -> bool:
     """Whether a JSON value has more levels of lists and objects than this."""
     containers: list[Any] = [[value]]

@@ -31,7 +31,8 @@ PlimsollError
 ├── LimitExceeded                  a limit of the tenant or the session is used up
 ├── Unauthenticated
 └── ProviderError                  the model could not be called, or gave no answer
-    ├── ProviderRefused            400/401/403/404/quota: calling again cannot help
+    ├── ProviderRefused            400/401/403/404: calling again cannot help
+    │   └── ProviderOutOfQuota     the account's quota or credit is used up: another model can answer
     ├── ProviderOverflow           the provider says the prompt is too long
     ├── ProviderRateLimited        429 that outlasted the retries
     ├── ProviderDown               5xx, connection errors, malformed answers
@@ -316,6 +317,10 @@ class ProviderRefused(ProviderError):
     def members(self) -> dict[str, Any]:
         stated = {"provider_message": self.provider_message} if self.provider_message else {}
         return super().members() | stated
+
+
+class ProviderOutOfQuota(ProviderRefused):
+    """The account's quota or credit is used up. `status` is not 400: the request is not to blame."""
 
 
 @frozen

@@ -14,7 +14,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
 from typing import Any, Final
@@ -120,7 +121,8 @@ class _MessagesCall(WireCall):
             schema = fields_of(wanted.get("json_schema")).get("schema")
             of_answer = {"format": {"type": "json_schema", "schema": schema}}
             body["output_config"] = {**fields_of(body.get("output_config")), **of_answer}
-        tools = self._tools()
+        wanted_tools = request.tools or self.earlier_tools()
+        tools = [_tool(fields_of(as_function(tool).get("function"))) for tool in wanted_tools]
         if self.takes("cache"):
             # In the order of what a cache hit saves; the last system block is the summary, once there is one.
             for block in [*breakpoints, *system[:-3:-1], *tools[-1:]][:_MOST_BREAKPOINTS]:
@@ -144,7 +146,7 @@ class _MessagesCall(WireCall):
             "cache": error.names("cache_control"),
             "thinking_for_choice": self.refuses_thinking_for_choice(error),
             "thinking": "thinking" in self.entry.parameters and error.names("thinking"),
-            "no_earlier_tools": not self.request.tools and "must define tools" in error.message,
+            "no_earlier_tools": self.requires_earlier_tools(error),
             "top_p_beside_temperature": {"temperature", "top_p"} <= refused_options,
             "sampling": refused_options,
         }
@@ -186,14 +188,6 @@ class _MessagesCall(WireCall):
             sent.pop("top_p", None)
         return sent
 
-    def _tools(self) -> list[JsonObject]:
-        request = self.request
-        tools = [_tool(fields_of(as_function(tool).get("function"))) for tool in request.tools]
-        if not tools and not self.takes("no_earlier_tools"):
-            used = [call for message in request.messages for call in _tool_use_blocks(message)]
-            tools = [_tool({"name": name}) for name in sorted({str(call["name"]) for call in used})]
-        return tools
-
 
 def _alternating(
     messages: Sequence[PromptMessage], lasting_messages: int, *, with_thinking: bool
@@ -203,7 +197,9 @@ def _alternating(
     loop_begins = _loop_begins(messages)
     sent: list[JsonObject] = []
     lasting_ends: list[JsonObject] = []
-    for place, message in enumerate(with_speakers(messages)):  # the API has no field for a speaker's name
+    for place, message in enumerate(
+        _with_own_ids(with_speakers(messages))
+    ):  # the API has no field for a speaker's name
         role = "assistant" if message.get("role") == "assistant" else "user"
         if message.get("role") == "tool":
             blocks = [_tool_result_block(message)]
@@ -226,6 +222,23 @@ def _alternating(
     in_loop = lasting_ends and messages[-1].get("role") == "tool"
     newest: JsonObject = sent[-1]["content"][-1]
     return sent, [*lasting_ends, newest] if in_loop and newest is not lasting_ends[0] else lasting_ends
+
+
+def _with_own_ids(messages: Iterable[PromptMessage]) -> Iterator[PromptMessage]:
+    """The messages, whose tool calls have other ids where an earlier call has the same one: the API refuses ids that
+    repeat, which a client's own history or that of another model may have ("call_0")."""
+    times = Counter[str]()
+
+    def own(identity: str) -> str:
+        return identity if times[identity] < 2 else f"{identity}#{times[identity]}"
+
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            times.update(call["id"] for call in calls)
+            yield {**message, "tool_calls": [{**call, "id": own(call["id"])} for call in calls]}
+        else:
+            called = {"tool_call_id": own(message["tool_call_id"])} if "tool_call_id" in message else {}
+            yield {**message, **called}
 
 
 def _loop_begins(messages: Sequence[PromptMessage]) -> int:

@@ -143,9 +143,12 @@ class MessageAssembly(Assembly):
 
     def count(self, part: JsonObject) -> None:
         """Keeps the newest counts that are not 0: they rise during a stream, gateways may send zeros until its end, and
-        Dynamo begins with an estimate of the prompt."""
+        Dynamo begins with an estimate of the prompt, Kimi and Qwen with all of it. What they send with the count of the
+        cache is the rest, even if it is 0."""
         usage = fields_of(part.get("usage"))
         usage = {**usage, **fields_of(usage.get("output_tokens_details"))}
+        if usage.get("input_tokens") == 0 and token_count(usage.get("cache_read_input_tokens")):
+            self._counts["input_tokens"] = 0
         for name in _COUNTED if usage else ():
             tokens = token_count(usage.get(name))
             if tokens is not None:

@@ -17,8 +17,14 @@ _JSON: Final = json.JSONDecoder()
 _FAILED: Final = frozenset({"error", "insufficient_system_resource", "network_error", "abort", "function_call_filter"})
 """Reasons to stop of a choice that another call may finish: of OpenRouter, DeepSeek, Zhipu, vLLM and Gemini."""
 _REFUSING: Final = re.compile(r"(?:un|not )supported|unrecognized|unknown|extra|not permitted|deprecated|cannot both")
+_DELAY: Final = re.compile(
+    r"\b(?:try again in|retry in|retry after) (?:(\d{1,4})h)?(?:(\d{1,4})m(?!s))?"
+    r"(?:(\d{1,9}(?:\.\d{1,12})?) ?(m?)s(?:econds?)?\b)?",
+    re.IGNORECASE | re.ASCII,
+)
 _WRAPPERS: Final = re.compile(
-    r"\A(?:(?:[\w. ]{0,60}?(?:error|exception)|error code: \d{3}|invalid request|bad request)(?:: | - )"
+    r"\A(?:(?:[\w. ]{0,60}?(?:error|exception)|error code: \d{3}|invalid request|bad request"
+    r"|upstream error from [\w. -]{1,40})(?:: | - )"
     r"|b'(?=\{)|\{'error': \{'message': ['\"]){1,8}",
     re.IGNORECASE,
 )
@@ -64,6 +70,16 @@ class ErrorObject:
     @property
     def safe_code(self) -> str | None:
         return next((code for code in self.codes if _SAFE_CODE.fullmatch(code)), None)
+
+    @property
+    def worded_delay(self) -> str | None:
+        """The delay that a rate limit's sentence asks for (`Please try again in 1m26.4s`). OpenAI's and Groq's streams
+        state it nowhere else."""
+        for hours, minutes, number, milli in _DELAY.findall(self.message):
+            if hours or minutes or number:
+                seconds = float(number or 0) / (1000 if milli else 1)
+                return f"{3600 * int(hours or 0) + 60 * int(minutes or 0) + seconds}s"
+        return None
 
     def names(self, *parameters: str) -> bool:
         """Whether the error is about one of these members of the request."""

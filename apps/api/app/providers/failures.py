@@ -21,6 +21,7 @@ from app.core.logging import without_secrets
 from app.domain.errors import (
     ProviderDown,
     ProviderError,
+    ProviderOutOfQuota,
     ProviderOverflow,
     ProviderRateLimited,
     ProviderRefused,
@@ -49,6 +50,14 @@ _QUOTA_CODES: Final = frozenset(
         "quota_exhausted",
     }
 )
+_QUOTA_STATUSES: Final = frozenset({400, 402, 403, 429})
+_OUT_OF_CREDIT: Final = re.compile(
+    r"your credit balance is too low|you have reached your specified (?:workspace )?api usage limits"  # Anthropic, 400
+    r"|your (?:newly created )?teams?\b.{0,80}(?:used all available credits|have any credits)"  # xAI, 403 and 429
+    r"|your prepayment credits are depleted",  # Gemini
+    re.IGNORECASE,
+)
+"""Beginnings of messages about an account whose errors have the status and the code of other errors."""
 _OVERFLOW_STATUSES: Final = frozenset({200, 400, 413, 422, 429, 500, 502})
 _OVERFLOW_CODES: Final = frozenset(
     {
@@ -96,6 +105,9 @@ _SENTENCES: Final = tuple(
             _MAXIMUM + r"requested (?:about )?TOTAL tokens \([^)]{0,80}?OUTPUT in the output\)",  # OpenRouter
             _MAXIMUM + r"requested a total of TOTAL tokens: PROMPT tokens from the input",  # SGLang
             _MAXIMUM + r"(?:requested(?: about)?|contains) TOTAL",
+            # vLLM and NIM, which count no further either
+            r"you passed \d{1,12} input (?:tokens|characters)(?: and requested OUTPUT output tokens)?\. "
+            r"however, the model's context length is only LIMIT tokens",
             # OpenAI, gpt-5
             r"input tokens exceed the configured limit of LIMIT tokens.{0,20}?messages resulted in PROMPT",
             r"this model's maximum prompt length is LIMIT but the request contains PROMPT",  # xAI
@@ -128,6 +140,12 @@ _SENTENCES: Final = tuple(
             r"exceeded this model context window limit \(LIMIT",
             r"`inputs` tokens \+ `max_new_tokens` must be <= LIMIT\. Given: PROMPT `inputs` tokens and OUTPUT",  # TGI
             r"`inputs` must have less than LIMIT tokens\. Given: PROMPT",  # TGI
+            # TensorRT-LLM
+            r"the sum of prompt length \(PROMPT(?:\.\d)?\),? (?:and )?query length \(\d{1,12}\) "
+            r"(?:max_tokens \(OUTPUT\) )?should not exceed max_(?:num_tokens|seq_len) \(LIMIT",
+            r"length of prompt_tokens \(PROMPT\) must be less than max_seq_len \(LIMIT",  # SiliconFlow
+            r"max_total_tokens \(TOTAL\) must be less than or equal to max_seq_len \(LIMIT",  # SiliconFlow
+            r"reached context length of LIMIT tokens with model",  # LM Studio, while it answers
             r"trying to keep the first PROMPT tokens when.{0,80}?context length of only LIMIT tokens",  # LM Studio
             r"(?:cannot truncate prompt with )?n_keep:? \(?PROMPT\)? ?>= n_ctx:? \(?LIMIT",  # LM Studio
             r"(?:the )?prompt token count of PROMPT exceeds the limit of LIMIT",  # GitHub Copilot
@@ -150,6 +168,8 @@ _WORDS: Final = tuple(
             r"(?:prompt|input) is too long",
             r"reduce the length of the (?:messages|prompt|input)",
             r"too many total text bytes",
+            r"exceed max message tokens",  # Doubao
+            r"too many tokens: (?:size limit|total number)",  # Cohere
             r"maximum context length (?:is|of) \d",
         ),
     )
@@ -170,7 +190,12 @@ def provider_error(
     if stated is not None:
         return _overflow(status, error, stated, label, sent)
     stated_as = f"HTTP {status}, {error.safe_code}" if error.safe_code else f"HTTP {status}"
-    if status == 429 and not _QUOTA_CODES.intersection(error.codes):
+    if _is_out_of_quota(status, error):
+        return ProviderOutOfQuota(
+            f"The provider of {label!r} refused the request ({stated_as}). Its quota is used up.",
+            status=402 if status == 400 else status,
+        )
+    if status == 429:
         return ProviderRateLimited(f"The provider of {label!r} is limiting the rate ({stated_as}).", status=status)
     if status in _FOR_THE_MOMENT or status >= 500 or "tool_use_failed" in error.codes:  # Groq
         return ProviderDown(f"The provider of {label!r} could not answer ({stated_as}).", status=status)
@@ -227,7 +252,13 @@ def _advice(status: int, error: ErrorObject) -> str:
         return (
             " It is a redirect, which is never followed, so that the key goes to no other origin: check its base_url."
         )
-    return " Its quota is used up." if status in {402, 429} else ""
+    return ""
+
+
+def _is_out_of_quota(status: int, error: ErrorObject) -> bool:
+    in_words = any(map(_OUT_OF_CREDIT.match, error.messages))
+    is_stated = in_words or bool(_QUOTA_CODES.intersection(error.codes))
+    return status == 402 or (is_stated and status in _QUOTA_STATUSES)
 
 
 def _stated_overflow(status: int, error: ErrorObject) -> StatedOverflow | None:

@@ -25,6 +25,7 @@ from app.domain.content import (
     is_custom,
     joined,
     tool_name,
+    with_object_arguments,
     with_speakers,
 )
 from app.domain.errors import ProviderError
@@ -46,8 +47,11 @@ _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 _FIRST_CALL: Final = b'"tool_calls":[{'
 _UNSIGNED: Final = b'"extra_content":{"google":{"%b":"%b"}},' % (SIGNATURE.encode(), _NO_SIGNATURE.encode())
 _STRICT_ROLES: Final = re.compile(
-    r"system message must be at the beginning|roles must alternate|unexpected role '\w+' after role", re.IGNORECASE
+    r"system message must be at the beginning|roles must alternate|unexpected role '\w+' after role"
+    r"|roles should be alternating|should alternate with assistant message",
+    re.IGNORECASE,
 )
+_NO_SYSTEM_ROLE: Final = re.compile(r"system role not supported|developer instruction is not enabled", re.IGNORECASE)
 _STRICT_CALL_IDS: Final = re.compile(
     r"tool call id .{1,600} must be .{1,60} length of 9|tool_call(?:s\[\d{1,4}\]\.|_)id'?: string too long",
     re.IGNORECASE | re.DOTALL,
@@ -159,8 +163,8 @@ class _ChatCall(WireCall):
 
     @property
     def is_ready(self) -> bool:
-        has_own_form = self._names_as_text or self._custom_names() or not self.takes("long_call_ids")
-        return not has_own_form and self._is_neutral_form
+        takes_calls = self.takes("long_call_ids") and self.takes("malformed_arguments")
+        return takes_calls and not (self._names_as_text or self._custom_names()) and self._is_neutral_form
 
     @cached_property
     def _is_neutral_form(self) -> bool:
@@ -177,7 +181,11 @@ class _ChatCall(WireCall):
 
     @property
     def _names_as_text(self) -> bool:
-        return self.request.names_as_text or not (self.takes("names") and self.takes("roles"))
+        return self.request.names_as_text or not (self.takes("names") and self._takes_roles)
+
+    @property
+    def _takes_roles(self) -> bool:
+        return self.takes("roles") and self.takes("system_role")
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
         request, takes = self.request, self.takes
@@ -195,6 +203,8 @@ class _ChatCall(WireCall):
             if not takes("thinking_for_choice") and self.forces_tools:
                 # Qwen's servers know no `thinking`, and think on.
                 body |= {"thinking": {"type": "disabled"}} if takes("thinking_member") else {"enable_thinking": False}
+        elif tools := self.earlier_tools():
+            body["tools"] = tools
         if takes("schema") and request.response_schema is not None:
             body["response_format"] = {
                 "type": "json_schema",
@@ -213,12 +223,14 @@ class _ChatCall(WireCall):
             return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
         spoken = with_speakers(request.messages) if self._names_as_text else request.messages
         messages = _with_text_results([self._message(message, custom) for message in spoken])
-        body["messages"] = messages if takes("roles") else _strict(messages)
+        system = "system" if takes("system_role") else "user"
+        body["messages"] = messages if self._takes_roles else _strict(messages, system)
         return (json_bytes(body),)
 
     def _message(self, given: PromptMessage, custom: frozenset[str | None]) -> PromptMessage:
         omitted = _OTHER_WIRES_ONLY if self.takes("reasoning") else _OTHER_WIRES_ONLY | {"reasoning_content"}
-        sent = {name: value for name, value in given.items() if name not in omitted}
+        whole = given if self.takes("malformed_arguments") else with_object_arguments(given)
+        sent = {name: value for name, value in whole.items() if name not in omitted}
         if "tool_calls" in sent and ("reasoning_blocks" in given or not self.takes("unsigned_calls")):
             sent["tool_calls"] = self._signed(sent["tool_calls"], given.get("reasoning_blocks", ()))
         details = [block for block in given.get("reasoning_blocks", ()) if block.get("type") in DETAIL_TYPES]
@@ -253,8 +265,8 @@ class _ChatCall(WireCall):
 
     def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[Part, object]:
         """What the error names is dropped, or sent in another form: the output limit by its other name, speakers' names
-        before the text, custom tools as functions. After a refusal the schema is dropped whatever the error says:
-        servers name it in too many ways, and the answer is validated anyway.
+        before the text, custom tools as functions. Malformed arguments are wrapped and the schema is dropped whatever
+        the error says: servers name them in too many ways, and the answer is validated anyway.
         """
         request, messages, says, names = self.request, self.request.messages, error.message, error.names
         refuses_effort = request.tools and names("reasoning_effort") and names("tools")
@@ -266,14 +278,17 @@ class _ChatCall(WireCall):
             "unsigned_calls": names(SIGNATURE) and any("tool_calls" in each for each in messages),
             "long_call_ids": _STRICT_CALL_IDS.search(says) and any("tool_calls" in each for each in messages),
             "roles": _STRICT_ROLES.search(says),
+            "system_role": _NO_SYSTEM_ROLE.search(says),
             "empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
             "cache_key": error.refuses("prompt_cache_key"),
+            "no_earlier_tools": self.requires_earlier_tools(error),
             "custom_tools": refused and self._custom_names() and names("custom"),
             "chat_for_tools": refuses_effort and "/responses" in says and self.entry.api is None,
             "effort_for_tools": refuses_effort,
             "thinking_for_choice": self.refuses_thinking_for_choice(error),
             "thinking_member": self.refuses_thinking_for_choice(error),
             "usage": stream and names("stream_options", "include_usage"),
+            "malformed_arguments": self.has_malformed_arguments,
             "schema": request.response_schema is not None and (refused or names("response_format", "json_schema")),
         }
 
@@ -305,13 +320,14 @@ def _with_text_results(messages: Sequence[PromptMessage]) -> list[PromptMessage]
     return [*sent, {"role": "user", "content": shown}] if shown else sent
 
 
-def _strict(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+def _strict(messages: Sequence[PromptMessage], system: str) -> list[PromptMessage]:
     """The messages as the chat templates of Qwen (from 3.5 on), Gemma and others want them: one system message at most,
-    at the beginning, and no two messages of the user next to each other. Later system messages are the user's. For
-    Mistral there is an answer after the results of tools that none had, such as those of a turn that failed."""
+    at the beginning, and no two messages of the user next to each other. Its role is `system`, which is that of the
+    user where a model has none (Gemma until 3). Later system messages are the user's. For Mistral there is an answer
+    after the results of tools that none had, such as those of a turn that failed."""
     leading = list(takewhile(lambda message: message["role"] == "system", messages))
     text = "\n\n".join(content_text(message["content"]) for message in leading)
-    sent: list[PromptMessage] = [{"role": "system", "content": text}] if leading else []
+    sent: list[PromptMessage] = [{"role": system, "content": text}] if leading else []
     for message in messages[len(leading) :]:
         role = "user" if message["role"] == "system" else message["role"]
         before = sent[-1] if sent else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -11,9 +12,10 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import httpx
 
+from app.domain.content import with_object_arguments
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.frozen import replace
-from app.domain.types import Completion, CompletionRequest, Delta, Usage
+from app.domain.types import Completion, CompletionRequest, Delta, ToolDefinition, Usage
 from app.providers.base import DeltaSink, Endpoint, Provider
 from app.providers.catalogue_file import ModelEntry
 from app.providers.error_object import ErrorObject, error_object, error_status
@@ -41,11 +43,12 @@ NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
 _ONCE: Final = RetryPolicy(max_attempts=1)
 _INLINE_BODY_BYTES: Final = 262_144
 """Largest request, in bytes, whose messages are encoded on the event loop (a few ms)."""
+_WITHOUT_TOOLS: Final = re.compile(r"must define tools|without `tools=` param|expects the `tools=` param")
 Part: TypeAlias = Literal[
     "cache", "cache_key", "chat_for_tools", "custom_tools", "details", "effort_for_tools", "empty_answers",
-    "limit_field", "long_call_ids", "max_completion_tokens", "names", "no_earlier_tools", "reasoning", "roles",
-    "sampling", "schema", "sealed", "thinking", "thinking_for_choice", "thinking_member", "top_p_beside_temperature",
-    "unsigned_calls", "usage",
+    "limit_field", "long_call_ids", "malformed_arguments", "max_completion_tokens", "names", "no_earlier_tools",
+    "reasoning", "roles", "sampling", "schema", "sealed", "system_role", "thinking", "thinking_for_choice",
+    "thinking_member", "top_p_beside_temperature", "unsigned_calls", "usage",
 ]  # fmt: skip
 """What some server refuses in a request, in any protocol, so that it is left out or sent in another form."""
 
@@ -83,6 +86,28 @@ class WireCall(ABC):
     def refuses_thinking_for_choice(self, error: ErrorObject) -> bool:
         """Whether the model does not think when it is forced to call a tool, and did not know that by itself."""
         return self.forces_tools and error.names("tool_choice") and "thinking" in error.message.lower()
+
+    def requires_earlier_tools(self, error: ErrorObject) -> bool:
+        """Whether a gateway requires definitions of tools with a prompt that has calls (LiteLLM before Claude)."""
+        return not self.request.tools and _WITHOUT_TOOLS.search(error.message) is not None
+
+    def earlier_tools(self) -> list[ToolDefinition]:
+        """Definitions of the tools of earlier calls, if the server requires them."""
+        if self.request.tools or self.takes("no_earlier_tools"):
+            return []
+        calls = [call for message in self.request.messages for call in message.get("tool_calls", ())]
+        names = sorted({str(call["function"]["name"]) for call in calls})
+        description = "Not available any more: never call it."
+        return [{"type": "function", "function": {"name": name, "description": description}} for name in names]
+
+    @property
+    def has_malformed_arguments(self) -> bool:
+        """Whether a model wrote arguments in an earlier call that are no JSON object, or was cut off within them.
+
+        Servers whose chat templates parse them (vLLM, SGLang, llama.cpp) refuse every prompt with such a call, in the
+        words of their JSON parsers.
+        """
+        return any(with_object_arguments(message) is not message for message in self.request.messages)
 
     @abstractmethod
     def assembly(self) -> Assembly:
@@ -236,14 +261,15 @@ class RemoteModel(Provider):
         """The error to raise: one that ends the call, or an `AttemptError`. The request may be changed for a retry."""
         status = _status(reply, error)
         mapped = provider_error(status, error, self._label, lambda: b"".join(call.body(stream=stream)), self._key)
-        refused = isinstance(mapped, ProviderRefused) and status in {400, 422}
+        refused = isinstance(mapped, ProviderRefused) and mapped.status in {400, 422}
         # Some servers answer 500 for a request that they do not support (llama-cpp-python).
         may_concede = refused or (isinstance(mapped, ProviderDown) and status == 500)
         if may_concede and call.concede(error, stream=stream, refused=refused):
             return AttemptError(mapped, at_once=True)
         if not isinstance(mapped, ProviderDown | ProviderRateLimited):
             return mapped
-        stated = (retry_after_s(value, self._now()) for value in (*reply.retry_after, error.retry_after))
+        worded = error.worded_delay if isinstance(mapped, ProviderRateLimited) else None
+        stated = (retry_after_s(value, self._now()) for value in (*reply.retry_after, error.retry_after, worded))
         mapped.retry_after_s = next((wait_s for wait_s in stated if wait_s is not None), None)
         return AttemptError(mapped)
 

@@ -10,7 +10,15 @@ from typing import Any, Final
 
 import httpx
 
-from app.domain.content import as_function, content_text, custom_input, is_custom, tool_name, with_speakers
+from app.domain.content import (
+    as_function,
+    content_text,
+    custom_input,
+    is_custom,
+    tool_name,
+    with_object_arguments,
+    with_speakers,
+)
 from app.domain.types import CHAT_OPTIONS, Content, JsonObject, PromptMessage, ToolDefinition
 from app.providers.base import Endpoint
 from app.providers.error_object import ErrorObject
@@ -56,12 +64,13 @@ class _ResponsesCall(WireCall):
     def body(self, *, stream: bool) -> Sequence[bytes]:
         request, takes = self.request, self.takes
         custom = frozenset(tool_name(tool) for tool in request.tools if takes("custom_tools") and is_custom(tool))
+        messages = request.messages if takes("malformed_arguments") else map(with_object_arguments, request.messages)
         body: JsonObject = {
             "model": self.entry.model,
             "store": False,
             **_options({**self.entry.parameters, **request.options}),
             "max_output_tokens": max(request.max_output_tokens, _LEAST_OUTPUT_TOKENS),
-            "input": _items(request.messages, custom, with_reasoning=takes("reasoning")),
+            "input": _items(list(messages), custom, with_reasoning=takes("reasoning")),
         }
         if takes("sealed"):
             body["include"] = ["reasoning.encrypted_content"]
@@ -86,6 +95,7 @@ class _ResponsesCall(WireCall):
             "sealed": of_sealed or error.names("include"),
             "cache_key": error.refuses("prompt_cache_key"),
             "custom_tools": any(map(is_custom, request.tools)) and error.names("custom"),
+            "malformed_arguments": self.has_malformed_arguments,
             "schema": request.response_schema is not None and error.names("text", "json_schema"),
         }
 

@@ -242,12 +242,15 @@ class Assembly(ABC):
                 self._stop_sequence = each
 
     def _completed(self, calls: tuple[ToolCall, ...], reasoning_blocks: tuple[JsonObject, ...]) -> Completion:
-        """The answer with these calls. Some servers send "stop", or nothing, when the model called tools."""
+        """The answer with these calls. Some servers send "stop", or nothing, when the model called tools, and some that
+        it did when it did not."""
         if not self._has_begun:
             raise MalformedAnswerError("the stream carries no answer")
         reason = self.reasons.get(stop_reason(self._finish), "other")
         if calls and reason in {"stop", "other"}:
             reason = "tool_calls"
+        elif reason == "tool_calls" and not calls:
+            reason = "stop"
         return Completion(
             text=self._text.text or (None if calls else ""),
             finish_reason="refusal" if self._is_refusal and reason == "stop" else reason,

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from math import ceil
+from typing import Final
 
 from app.domain.errors import (
     DatabaseUnavailable,
     ProviderDown,
     ProviderError,
+    ProviderOutOfQuota,
     ProviderOverflow,
     ProviderRateLimited,
     ProviderTimeout,
@@ -40,11 +42,15 @@ from app.engine.window.recalled import looked_back_tokens, room_for_result, seqs
 from app.services.learned import learn
 from app.services.limits import most_of, use_of, within_limits
 from app.services.turn.decide import decide, decide_after_look_back, decide_within, read_again
-from app.services.turn.planning import assembled
+from app.services.turn.planning import assembled, computed
 from app.services.turn.provider_call import call_model, with_own_ids
 from app.services.turn.recall import read_page
 from app.services.turn.record import Record
 from app.services.turn.types import TurnPlan
+
+_FALLS_BACK: Final = (ProviderDown, ProviderTimeout, ProviderRateLimited, ProviderOutOfQuota)
+_LONG_PROMPT_BYTES: Final = 1024 * 1024
+"""Longest prompt that is searched on the event loop (1 ms)."""
 
 
 async def answered(record: Record, plan: TurnPlan) -> Completion:
@@ -73,8 +79,8 @@ async def _call_again(record: Record, plan: TurnPlan) -> Completion:
 async def _call(record: Record, plan: TurnPlan) -> Completion:
     """Calls the model with no database connection held, and retries where that can help: with a smaller prompt, at most
     twice, if the provider rejects it as too long, and with the alias's fallbacks, each with a prompt for its own
-    budget, if it is down, times out or is rate-limited. Nothing is retried once a delta was delivered. Raises a
-    `ProviderError`; the turn is then stored as failed."""
+    budget, if it is down, times out, is rate-limited or out of quota. Nothing is retried once a delta was delivered.
+    Raises a `ProviderError`; the turn is then stored as failed."""
     rt, session_id = record.rt, record.turn.claim.session_id
     started_at, calls = rt.now(), list[JsonObject]()
     fallbacks, reactions = list(plan.model.fallbacks), 0
@@ -89,7 +95,7 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
             if isinstance(error, ProviderOverflow) and error.partial is None:
                 again = await _smaller(record, plan, error, request.max_output_tokens, reactions)
                 reactions += 1
-            elif isinstance(error, ProviderDown | ProviderTimeout | ProviderRateLimited) and error.partial is None:
+            elif isinstance(error, _FALLS_BACK) and error.partial is None:
                 if not (error.usages and record.repeats) or await record.repeats.are_allowed():
                     again = await _fall_back(record, plan, fallbacks)
                 reactions = 0
@@ -99,6 +105,7 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
                 raise
             plan = again
         else:
+            completion = await _with_own_ids(record, completion, request)
             record.note_answered(plan, completion)
             calls.append(
                 {
@@ -111,6 +118,12 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
             )
             record.steps.add("model_call", started_at, _detail(calls))
             return completion
+
+
+async def _with_own_ids(record: Record, completion: Completion, request: CompletionRequest) -> Completion:
+    claim = record.turn.claim
+    is_long = bool(completion.tool_calls) and request.size_bytes > _LONG_PROMPT_BYTES
+    return await computed(with_own_ids, completion, request, f"{claim.seq}_{claim.round}", is_long=is_long)
 
 
 async def _prepare(record: Record, plan: TurnPlan) -> CompletionRequest:
@@ -207,7 +220,7 @@ async def _look_back(record: Record, completion: Completion) -> tuple[Completion
     own = tuple(call for call in completion.tool_calls if is_own(call))[: MOST_CALLS + 1]
     answered: list[tuple[ToolCall, LookBack | None, str]] = []
     rows: list[JsonObject] = []
-    for call in with_own_ids(own, f"{claim.turn_id.hex[-8:]}_back", claim.round):
+    for call in own:
         lookup = read_call(call)
         unread = look_back_messages(claim.turn_id, claim.assistant_seq - 1, completion, [*answered, (call, lookup, "")])
         page, text = await _result(record, plan, lookup, calls, used_tokens, unread)

@@ -12,7 +12,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger as BoundLogger
 
 from app.core.logging import without_secrets
-from app.domain.content import content_text
+from app.domain.content import JsonMessages, canonical_bytes, content_text
 from app.domain.errors import ProviderError
 from app.domain.frozen import replace, values_of
 from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, ToolCall, Usage
@@ -71,15 +71,27 @@ def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_nu
     }
 
 
-def with_own_ids(calls: tuple[ToolCall, ...], mark: str, round_number: int) -> tuple[ToolCall, ...]:
-    """The calls, each with a unique id. Some servers give no id or repeat one, and outputs are matched by id."""
-    seen: set[str] = set()
+def with_own_ids(completion: Completion, request: CompletionRequest, mark: str) -> Completion:
+    """The answer with ids of tool calls that no other call in its prompt has. `mark` is in no other answer's ids.
+
+    Some servers give no id, or the same ones in every answer ("call_0"); clients and Anthropic tell calls apart by id.
+    The ids of a recorded reply are kept if they differ from each other, because its outputs have them too.
+    """
+    messages = request.messages
+    is_recorded = request.recorded_reply is not None
+    prompt = messages.pieces if isinstance(messages, JsonMessages) and not is_recorded else ()
     own: list[ToolCall] = []
-    for at, call in enumerate(calls):
-        call_id = call.id if call.id and call.id not in seen else f"call_{mark}_{round_number}_{at}"
-        seen.add(call_id)
-        own.append(replace(call, id=call_id))
-    return tuple(own)
+    of_blocks: dict[object, str] = {}
+    for at, call in enumerate(completion.tool_calls):
+        written = canonical_bytes(call.id)
+        is_known = any(call.id == each.id for each in own) or any(written in piece for piece in prompt)
+        own.append(replace(call, id=f"call_{mark}_{at}") if is_known or not call.id else call)
+        of_blocks.setdefault(call.id, own[-1].id)
+    if tuple(own) == completion.tool_calls:
+        return completion
+    blocks = completion.reasoning_blocks
+    renamed = [{**each, "id": of_blocks[each["id"]]} if each.get("id") in of_blocks else each for each in blocks]
+    return replace(completion, tool_calls=tuple(own), reasoning_blocks=tuple(renamed))
 
 
 def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:

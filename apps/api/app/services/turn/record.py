@@ -52,7 +52,7 @@ from app.openai.new_messages import with_reply
 from app.services.limits import Repeats, all_of, use_of
 from app.services.runtime import Runtime
 from app.services.turn.planning import count_message, pack_messages, recounted
-from app.services.turn.provider_call import sum_of, total_cost, used_row, with_own_ids
+from app.services.turn.provider_call import sum_of, total_cost, used_row
 from app.services.turn.recall import start_pin_vectors, start_vectors
 from app.services.turn.steps import Steps, of_audit, of_turn
 from app.services.turn.summarize import start_after_turn
@@ -200,9 +200,8 @@ class Record:
     async def completed(self, completion: Completion) -> TurnOutcome:
         """Ends a turn that was answered; a turn whose reply calls tools waits for their outputs."""
         plan, claim = self.sent, self.turn.claim
-        calls = with_own_ids(completion.tool_calls, claim.turn_id.hex[-8:], claim.round)
-        answer = replace(completion, tool_calls=calls) if calls else completion
-        completion = joined_completion([*self._looked_back, answer])
+        calls = completion.tool_calls
+        completion = joined_completion([*self._looked_back, completion])
         usage = completion.usage
         with self.rt.tracer.span("count"):
             reply, encoding = await recounted(self.rt, plan.rows.encoding, self._reply_of(completion))
