@@ -5706,6 +5706,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -5956,6 +5957,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -5992,6 +5994,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -6026,6 +6029,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -6065,6 +6069,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -6137,7 +6142,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
+                /** @description The session's id, or a name that the client chooses. Without it a session is created; the answer has its id. */
                 "X-Session-Id"?: string | null;
                 /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
@@ -6468,6 +6473,7 @@ export interface operations {
     get_response: {
         parameters: {
             query?: {
+                /** @description `true` is refused: a stored response is not streamed. */
                 stream?: string | null;
             };
             header?: never;
@@ -6491,6 +6497,7 @@ export interface operations {
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -6553,6 +6560,7 @@ export interface operations {
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
             408: components["responses"]["ChatErrorOut408"];
+            409: components["responses"]["ChatErrorOut409"];
             413: components["responses"]["ChatErrorOut413"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
@@ -6591,6 +6599,7 @@ export interface operations {
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -6667,6 +6676,7 @@ export interface operations {
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -6742,6 +6752,7 @@ export interface operations {
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -6779,6 +6790,7 @@ export interface operations {
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -6858,6 +6870,7 @@ export interface operations {
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -6927,6 +6940,7 @@ export interface operations {
             };
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -6967,6 +6981,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             408: components["responses"]["Problem408"];
+            409: components["responses"]["Problem409"];
             413: components["responses"]["Problem413"];
             415: components["responses"]["Problem415"];
             421: components["responses"]["Problem421"];
@@ -6999,6 +7014,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7027,6 +7043,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7141,6 +7158,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7176,6 +7194,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7213,6 +7232,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7293,6 +7313,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7330,6 +7351,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7367,6 +7389,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7556,6 +7579,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7588,6 +7612,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7664,6 +7689,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7710,6 +7736,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             408: components["responses"]["Problem408"];
+            409: components["responses"]["Problem409"];
             413: components["responses"]["Problem413"];
             415: components["responses"]["Problem415"];
             421: components["responses"]["Problem421"];
@@ -7742,6 +7769,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7769,6 +7797,7 @@ export interface operations {
             };
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7796,9 +7825,11 @@ export interface operations {
                     "application/json": components["schemas"]["ListedModel"];
                 };
             };
+            400: components["responses"]["ChatErrorOut400"];
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -7825,6 +7856,7 @@ export interface operations {
             };
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7906,6 +7938,7 @@ export interface operations {
             };
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7937,6 +7970,7 @@ export interface operations {
             };
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
