@@ -2785,7 +2785,10 @@ export interface components {
              */
             updated_at: string;
             forked_from: components["schemas"]["ForkedFrom"] | null;
-            /** External Id */
+            /**
+             * External Id
+             * @description The client's own name of the session, from `X-Session-Id`.
+             */
             external_id: string | null;
             figures?: components["schemas"]["SessionFigures"] | null;
         };
@@ -3975,7 +3978,10 @@ export interface components {
              */
             updated_at: string;
             forked_from: components["schemas"]["ForkedFrom"] | null;
-            /** External Id */
+            /**
+             * External Id
+             * @description The client's own name of the session, from `X-Session-Id`.
+             */
             external_id: string | null;
             /** Usage */
             usage: components["schemas"]["UsageOut"][];
@@ -4017,7 +4023,7 @@ export interface components {
         SessionIn: {
             /**
              * Model Alias
-             * @description An alias of the catalogue; if absent, its default.
+             * @description An alias of the catalogue; null is its default.
              */
             model_alias?: string | null;
             /**
@@ -4094,7 +4100,10 @@ export interface components {
              */
             updated_at: string;
             forked_from: components["schemas"]["ForkedFrom"] | null;
-            /** External Id */
+            /**
+             * External Id
+             * @description The client's own name of the session, from `X-Session-Id`.
+             */
             external_id: string | null;
         };
         /** SessionPage */
@@ -4111,7 +4120,7 @@ export interface components {
         SessionPatch: {
             /**
              * Model Alias
-             * @description An alias of the catalogue; if absent, its default.
+             * @description An alias of the catalogue; null is its default.
              */
             model_alias?: string | null;
             /**
@@ -4418,7 +4427,10 @@ export interface components {
             prompt_tokens: number | null;
             /** Completion Tokens */
             completion_tokens: number | null;
-            /** Created By Turn Id */
+            /**
+             * Created By Turn Id
+             * @description The turn that waited for it; null if none did.
+             */
             created_by_turn_id: string | null;
             /**
              * Created At
@@ -5102,9 +5114,15 @@ export interface components {
             calls: number;
             /** Prompt Tokens */
             prompt_tokens: number;
-            /** Cached Prompt Tokens */
+            /**
+             * Cached Prompt Tokens
+             * @description The part of `prompt_tokens` that the provider read from its cache.
+             */
             cached_prompt_tokens: number;
-            /** Cache Write Prompt Tokens */
+            /**
+             * Cache Write Prompt Tokens
+             * @description The part of `prompt_tokens` that it wrote to its cache.
+             */
             cache_write_prompt_tokens: number;
             /** Completion Tokens */
             completion_tokens: number;
