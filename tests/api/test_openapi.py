@@ -102,7 +102,7 @@ def test_the_document_has_the_routes_of_this_version_and_their_problems(client: 
     for path, operations in document["paths"].items():
         for operation in operations.values():
             if path.startswith("/v1/"):
-                assert {"401", "429", "503"} <= set(operation["responses"])
+                assert {"401", "409", "429", "503"} <= set(operation["responses"])
                 assert operation["security"] == [{}, {"key": []}]
             assert operation["description"]
             assert {"403", "421", "431"} <= set(operation["responses"])

@@ -217,6 +217,30 @@ async def test_a_locked_session_fails_its_own_posts_alone(database_url: str, nei
             assert posted.json()["turn"]["seq"] == 1
 
 
+@on_one_server
+async def test_the_document_has_the_409_of_every_route_that_can_meet_a_locked_table(
+    database_url: str, neighbours: Serving
+) -> None:
+    with neighbours(db_lock_timeout_s=0.05) as at:
+        async with at.client(at.hog) as client, own_connection(database_url) as migration:
+            session_id = (await client.post("/v1/sessions", json={})).json()["id"]
+            response_id = (await client.post("/v1/responses", json={"model": "offline", "input": "Hello"})).json()["id"]
+            known = dict.fromkeys(("turn_id", "summary_id"), str(UUID(int=0))) | {"name": "p", "item_id": "msg_1"}
+            known |= {"session_id": session_id, "response_id": response_id, "alias": "offline"}
+            known["conversation_id"] = f"conv_{session_id.replace('-', '')}"
+            document = (await client.get("/openapi.json")).json()
+            busy = 0
+            async with migration.transaction():
+                await migration.execute("LOCK TABLE sessions, responses IN ACCESS EXCLUSIVE MODE")
+                for path, operations in document["paths"].items():
+                    for method, operation in operations.items():
+                        body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+                        answer = await client.request(method, path.format(**known), json=body.get("example"))
+                        assert str(answer.status_code) in operation["responses"], (method, path, answer.text)
+                        busy += answer.status_code == 409
+            assert busy > 40
+
+
 @pytest.mark.parametrize("pool", ["of the event loop", "of long counts"])
 async def test_a_tenant_with_many_long_texts_leaves_another_a_thread(database_url: str, pool: str) -> None:
     """Beside 48 turns of one tenant with messages of 1 MB, another's with 40 KB took 11 to 60 s instead of 40 ms."""

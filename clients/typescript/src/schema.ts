@@ -2785,7 +2785,10 @@ export interface components {
              */
             updated_at: string;
             forked_from: components["schemas"]["ForkedFrom"] | null;
-            /** External Id */
+            /**
+             * External Id
+             * @description The client's own name of the session, from `X-Session-Id`.
+             */
             external_id: string | null;
             figures?: components["schemas"]["SessionFigures"] | null;
         };
@@ -3975,7 +3978,10 @@ export interface components {
              */
             updated_at: string;
             forked_from: components["schemas"]["ForkedFrom"] | null;
-            /** External Id */
+            /**
+             * External Id
+             * @description The client's own name of the session, from `X-Session-Id`.
+             */
             external_id: string | null;
             /** Usage */
             usage: components["schemas"]["UsageOut"][];
@@ -4017,7 +4023,7 @@ export interface components {
         SessionIn: {
             /**
              * Model Alias
-             * @description An alias of the catalogue; if absent, its default.
+             * @description An alias of the catalogue; null is its default.
              */
             model_alias?: string | null;
             /**
@@ -4094,7 +4100,10 @@ export interface components {
              */
             updated_at: string;
             forked_from: components["schemas"]["ForkedFrom"] | null;
-            /** External Id */
+            /**
+             * External Id
+             * @description The client's own name of the session, from `X-Session-Id`.
+             */
             external_id: string | null;
         };
         /** SessionPage */
@@ -4111,7 +4120,7 @@ export interface components {
         SessionPatch: {
             /**
              * Model Alias
-             * @description An alias of the catalogue; if absent, its default.
+             * @description An alias of the catalogue; null is its default.
              */
             model_alias?: string | null;
             /**
@@ -4418,7 +4427,10 @@ export interface components {
             prompt_tokens: number | null;
             /** Completion Tokens */
             completion_tokens: number | null;
-            /** Created By Turn Id */
+            /**
+             * Created By Turn Id
+             * @description The turn that waited for it; null if none did.
+             */
             created_by_turn_id: string | null;
             /**
              * Created At
@@ -5102,9 +5114,15 @@ export interface components {
             calls: number;
             /** Prompt Tokens */
             prompt_tokens: number;
-            /** Cached Prompt Tokens */
+            /**
+             * Cached Prompt Tokens
+             * @description The part of `prompt_tokens` that the provider read from its cache.
+             */
             cached_prompt_tokens: number;
-            /** Cache Write Prompt Tokens */
+            /**
+             * Cache Write Prompt Tokens
+             * @description The part of `prompt_tokens` that it wrote to its cache.
+             */
             cache_write_prompt_tokens: number;
             /** Completion Tokens */
             completion_tokens: number;
@@ -5706,6 +5724,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -5956,6 +5975,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -5992,6 +6012,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -6026,6 +6047,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -6065,6 +6087,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -6137,7 +6160,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
+                /** @description The session's id, or a name that the client chooses. Without it a session is created; the answer has its id. */
                 "X-Session-Id"?: string | null;
                 /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
@@ -6468,6 +6491,7 @@ export interface operations {
     get_response: {
         parameters: {
             query?: {
+                /** @description `true` is refused: a stored response is not streamed. */
                 stream?: string | null;
             };
             header?: never;
@@ -6491,6 +6515,7 @@ export interface operations {
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -6553,6 +6578,7 @@ export interface operations {
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
             408: components["responses"]["ChatErrorOut408"];
+            409: components["responses"]["ChatErrorOut409"];
             413: components["responses"]["ChatErrorOut413"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
@@ -6591,6 +6617,7 @@ export interface operations {
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -6667,6 +6694,7 @@ export interface operations {
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -6742,6 +6770,7 @@ export interface operations {
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -6779,6 +6808,7 @@ export interface operations {
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -6858,6 +6888,7 @@ export interface operations {
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -6927,6 +6958,7 @@ export interface operations {
             };
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -6967,6 +6999,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             408: components["responses"]["Problem408"];
+            409: components["responses"]["Problem409"];
             413: components["responses"]["Problem413"];
             415: components["responses"]["Problem415"];
             421: components["responses"]["Problem421"];
@@ -6999,6 +7032,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7027,6 +7061,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7141,6 +7176,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7176,6 +7212,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7213,6 +7250,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7293,6 +7331,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7330,6 +7369,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7367,6 +7407,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7556,6 +7597,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7588,6 +7630,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7664,6 +7707,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7710,6 +7754,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             408: components["responses"]["Problem408"];
+            409: components["responses"]["Problem409"];
             413: components["responses"]["Problem413"];
             415: components["responses"]["Problem415"];
             421: components["responses"]["Problem421"];
@@ -7742,6 +7787,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7769,6 +7815,7 @@ export interface operations {
             };
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7796,9 +7843,11 @@ export interface operations {
                     "application/json": components["schemas"]["ListedModel"];
                 };
             };
+            400: components["responses"]["ChatErrorOut400"];
             401: components["responses"]["ChatErrorOut401"];
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
+            409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
             429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
@@ -7825,6 +7874,7 @@ export interface operations {
             };
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7906,6 +7956,7 @@ export interface operations {
             };
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7937,6 +7988,7 @@ export interface operations {
             };
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];

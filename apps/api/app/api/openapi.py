@@ -78,8 +78,8 @@ _DESCRIPTIONS = {
     status: " / ".join(sorted({f"`{code}`" for code, kind in KINDS.items() if kind.status == status}))
     for status in {kind.status for kind in KINDS.values()}
 }
-READ = (401, 404, 422, 429, 503)
-OPENAI_READ = (400, 401, 404, 429, 503)
+READ = (401, 404, 409, 422, 429, 503)  # 409: what is read may be locked, as by a migration
+OPENAI_READ = (400, 401, 404, 409, 429, 503)
 WRITE = (401, 404, 408, 409, 413, 415, 422, 429, 503)
 
 
@@ -104,8 +104,8 @@ def usual_refusals(path: str, *, reads: bool) -> dict[int | str, dict[str, Any]]
         return dict.fromkeys(_VENDORS, _answer(MessagesErrorOut, "Anthropic's error shape"))
     if is_openai_path(path):
         return openai_refusals(*(OPENAI_READ if reads else _VENDORS))
-    names_something = "{" in path  # which may not be there, or be busy
-    return refusals(*(each for each in (READ if reads else WRITE) if names_something or each not in (404, 409)))
+    names_something = "{" in path  # which may not be there
+    return refusals(*(each for each in (READ if reads else WRITE) if names_something or each != 404))
 
 
 def _answer(shape: type[BaseModel], description: str, media_type: str = "application/json") -> dict[str, Any]:

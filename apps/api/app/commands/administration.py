@@ -23,7 +23,7 @@ from app.services import limits as limit_service
 from app.services.background import Purged, purge
 
 commands = typer.Typer()
-keys = typer.Typer(no_args_is_help=True, help="API keys. Once one exists, every request needs one.")
+keys = typer.Typer(no_args_is_help=True, help="API keys. Once one was made, every request under /v1 needs one.")
 limits = typer.Typer(no_args_is_help=True, help="Limits of a tenant by minute, day or month (UTC), or in total.")
 windows = typer.Typer(no_args_is_help=True, help="Context windows that providers stated when they rejected prompts.")
 commands.add_typer(keys, name="keys")

@@ -30,8 +30,8 @@ class SessionUsage:
     purpose: Purpose
     calls: int
     prompt_tokens: int
-    cached_prompt_tokens: int
-    cache_write_prompt_tokens: int
+    cached_prompt_tokens: int = described("The part of `prompt_tokens` that the provider read from its cache.")
+    cache_write_prompt_tokens: int = described("The part of `prompt_tokens` that it wrote to its cache.")
     completion_tokens: int
     reasoning_completion_tokens: int = described("The part of `completion_tokens` that is reasoning, where reported.")
     cost_usd: float | None = described("Null if no price is known.")

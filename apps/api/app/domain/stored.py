@@ -210,7 +210,7 @@ class StoredSummary:
     token_estimate: Count
     prompt_tokens: Count | None
     completion_tokens: Count | None
-    created_by_turn_id: TurnId | None
+    created_by_turn_id: TurnId | None = described("The turn that waited for it; null if none did.")
     created_at: datetime | None
     session_id: SessionId
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from annotated_types import Ge, Le, Len
 
-from app.domain.frozen import frozen
+from app.domain.frozen import described, frozen
 
 SessionId = NewType("SessionId", UUID)
 TurnId = NewType("TurnId", UUID)
@@ -337,7 +337,7 @@ class Session:
     created_at: datetime
     updated_at: datetime
     forked_from: JsonObject | None
-    external_id: str | None
+    external_id: str | None = described("The client's own name of the session, from `X-Session-Id`.")
 
 
 @frozen

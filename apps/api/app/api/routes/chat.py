@@ -87,7 +87,14 @@ async def create_chat_completion(
 async def create_completion(
     call: Call,
     body: CompletionIn,
-    x_session_id: SessionHeader = None,
+    x_session_id: Annotated[
+        str | None,
+        Header(
+            alias=SESSION_HEADER,
+            description="The session's id, or a name that the client chooses. Without it a session is created; the "
+            "answer has its id.",
+        ),
+    ] = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Answers a prompt in OpenAI's older form, as a turn of the session in the header, or of a new one."""

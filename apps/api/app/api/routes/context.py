@@ -133,13 +133,13 @@ async def edit_summary(
     return await summaries.edit_summary(call.rt, call.session_ref(session_id), summary_id, _changes(body))
 
 
-@router.post("/summaries/active/undo", response_model=schemas.SummaryOut, responses=refusals(*READ, 409))
+@router.post("/summaries/active/undo", response_model=schemas.SummaryOut, responses=refusals(*READ))
 async def undo_active_summary(call: Call, session_id: SessionId) -> StoredSummary:
     """Withdraws the summary that is active now, even one that was made meanwhile. Takes no body."""
     return await summaries.undo_summary(call.rt, call.session_ref(session_id), None)
 
 
-@router.post("/summaries/{summary_id}/undo", response_model=schemas.SummaryOut, responses=refusals(*READ, 409))
+@router.post("/summaries/{summary_id}/undo", response_model=schemas.SummaryOut, responses=refusals(*READ))
 async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId) -> StoredSummary:
     """Withdraws the active summary: the previous one becomes active again. Takes no body."""
     return await summaries.undo_summary(call.rt, call.session_ref(session_id), summary_id)

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import OPENAI_READ, openai_refusals
+from app.api.openapi import openai_refusals
 from app.api.response_json import conversation_json, list_json
 from app.api.routes.responses import After, ItemLimit, Order
 from app.api.schemas import items as schemas
@@ -95,7 +95,6 @@ async def get_conversation_item(call: Call, conversation_id: str, item_id: str) 
 @router.delete(
     "/{conversation_id}/items/{item_id}",
     response_model=schemas.ConversationOut,
-    responses=openai_refusals(*OPENAI_READ, 409),
     operation_id="delete_conversation_item",
 )
 async def delete_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:

@@ -11,7 +11,6 @@ from pydantic import Field
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from app.api.direct_route import Call, DirectRoute, OpenRoute, json_response
-from app.api.openapi import openai_refusals
 from app.api.schemas.values import Answer, answer_of
 from app.domain.prices import Prices
 from app.domain.types import JsonObject
@@ -168,7 +167,7 @@ async def get_models(call: Call) -> JsonObject:
     return list_models(call.rt, call.tenant_id)
 
 
-@models_router.get("/{alias:path}", response_model=ListedModel, responses=openai_refusals(401, 404, 429, 503))
+@models_router.get("/{alias:path}", response_model=ListedModel)
 async def get_model(call: Call, alias: str) -> JsonObject:
     """One alias in OpenAI's and Anthropic's form."""
     return listed_model(call.rt, alias)

@@ -160,14 +160,18 @@ async def count_input_tokens(call: Call, body: schemas.InputTokensIn) -> JsonObj
 
 
 @router.get("/{response_id}", response_model=schemas.ResponseOut)
-async def get_response(call: Call, response_id: str, stream: Annotated[str | None, Query()] = None) -> JsonObject:
+async def get_response(
+    call: Call,
+    response_id: str,
+    stream: Annotated[str | None, Query(description="`true` is refused: a stored response is not streamed.")] = None,
+) -> JsonObject:
     """A stored response; while it runs it is `in_progress`."""
     if stream == "true":
         raise InvalidRequest("A stored response is not streamed; fetch it until it has ended.", ("query", "stream"))
     return stored_json(await responses.stored_response(call.rt, call.tenant_id, _ref(call, response_id)))
 
 
-@router.delete("/{response_id}", response_model=DeletedOut, responses=openai_refusals(*OPENAI_READ, 409))
+@router.delete("/{response_id}", response_model=DeletedOut)
 async def delete_response(call: Call, response_id: str) -> JsonObject:
     """Deletes a response, and its session if nothing else is in it."""
     await responses.delete_response(call.rt, call.tenant_id, _ref(call, response_id))

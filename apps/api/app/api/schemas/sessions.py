@@ -37,7 +37,7 @@ class LimitsIn(create_model("LimitsIn", __base__=In, **_LIMITS)):
 class SessionIn(In):
     """A new session; every field is optional."""
 
-    model_alias: Name | None = optional("An alias of the catalogue; if absent, its default.")
+    model_alias: Name | None = optional("An alias of the catalogue; null is its default.")
     mode: Name | None = optional("Selects system layer 2 of the catalogue's instructions.")
     agent_role: Name | None = optional("Selects system layer 3 of the catalogue's instructions.")
     room_goal: str | None = optional("What the session is for. Never dropped from a prompt.")
