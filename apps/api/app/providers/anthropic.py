@@ -197,9 +197,8 @@ def _alternating(
     loop_begins = _loop_begins(messages)
     sent: list[JsonObject] = []
     lasting_ends: list[JsonObject] = []
-    for place, message in enumerate(
-        _with_own_ids(with_speakers(messages))
-    ):  # the API has no field for a speaker's name
+    named = with_speakers(messages)  # the API has no field for a speaker's name
+    for place, message in enumerate(_with_own_ids(named)):
         role = "assistant" if message.get("role") == "assistant" else "user"
         if message.get("role") == "tool":
             blocks = [_tool_result_block(message)]

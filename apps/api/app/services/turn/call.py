@@ -123,7 +123,7 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
 async def _with_own_ids(record: Record, completion: Completion, request: CompletionRequest) -> Completion:
     claim = record.turn.claim
     is_long = bool(completion.tool_calls) and request.size_bytes > _LONG_PROMPT_BYTES
-    return await computed(with_own_ids, completion, request, f"{claim.seq}_{claim.round}", is_long=is_long)
+    return await computed(with_own_ids, completion, request, f"{claim.turn_id.hex[-8:]}_{claim.round}", is_long=is_long)
 
 
 async def _prepare(record: Record, plan: TurnPlan) -> CompletionRequest:
