@@ -14,6 +14,7 @@ from tests.api.chatting import chat_service, openai_at, say
 from tests.api.test_chat import assistant, user
 from tests.api.test_chat_retries import BROKEN
 from tests.api.test_responses import TOOLS, output, sessions
+from tests.security.routes import openai_places, operations
 
 CALL: Any = {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": "{}"}
 
@@ -349,3 +350,46 @@ def test_of_a_refused_request_nothing_is_in_its_session(database_url: str, tmp_p
         at.http.patch(f"/v1/sessions/{session_id}", json={"limits": None}).raise_for_status()
         assert respond(input=[*request[:-1], user("Three")]).output_text == "Four."
         assert [message["content"] for message in at.sent()] == ["Be brief.", "One", "Two", "Three"]
+
+
+_IN_PROMPTS = ("GET /v1/sessions/{session_id}/turns/{turn_id}/prompt", "GET /v1/sessions/{session_id}/export")
+"""What needs a message that was taken back for the prompts that were sent with it."""
+
+
+def test_no_read_shows_the_text_of_a_message_that_was_taken_back(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Your passport has the number OKAPI-2."), say("Noted.")) as at:
+        session_id = at.http.post("/v1/sessions", json={}).json()["id"]
+        body, key = {"content": "My passport is in the drawer ZEBRA-1."}, {"Idempotency-Key": "k"}
+        turns = f"/v1/sessions/{session_id}/turns"
+        turn_id = at.http.post(turns, json=body, headers=key).json()["turn"]["id"]
+        at.http.post(turns, json={"content": "Thanks, and what is next to do?"})
+        places = {**openai_places(session_id), "session_id": session_id, "turn_id": turn_id, "name": "a"}
+        reads = [each for each in operations(at.http) if each.method == "GET" and each.name != "GET /v1/events"]
+
+        def shown_by() -> set[str]:
+            wanted = {"q": "passport", "figures": "true"}
+            sent = {
+                each.name: each.send(
+                    at.http, places, params={name: wanted[name] for name in wanted.keys() & each.query}
+                )
+                for each in reads
+            }
+            sent["a retry"] = at.http.post(turns, json=body, headers=key)
+            assert sent["a retry"].status_code == 201
+            return {name for name, answer in sent.items() if "ZEBRA-1" in answer.text or "OKAPI-2" in answer.text}
+
+        assert {"GET /v1/sessions", "GET /v1/search", "a retry", *_IN_PROMPTS} < shown_by()
+        items = f"/v1/conversations/{places['conversation_id']}/items"
+        for item in at.http.get(f"{items}?order=asc").json()["data"][:2]:
+            assert at.http.delete(f"{items}/{item['id']}").status_code == 200
+        assert shown_by() == {*_IN_PROMPTS}
+        document = at.http.get(f"/v1/sessions/{session_id}/export").json()
+        copies = [
+            at.http.post("/v1/sessions/import", json=document).json(),
+            at.http.post(f"/v1/sessions/{session_id}/fork", json={}).json(),
+        ]
+        for copy in (*copies, at.http.get(f"/v1/sessions/{session_id}").json()):
+            first, _ = at.turns(copy["id"])
+            assert (first["user_input"], first["assistant_output"], first["status"]) == ("", "", "completed")
+        listed = at.http.get("/v1/sessions?figures=true").json()["items"][-1]
+        assert listed["figures"]["first_input"] == "Thanks, and what is next to do?"

@@ -12,7 +12,7 @@ from app.db.database import Fetched, PageBounds, Transaction
 from app.db.driver import Record
 from app.db.sql import OPEN_STATUSES_SQL, insert_from, listed, of_session, paged, sql
 from app.db.tables import message_token_counts, messages
-from app.domain.content import tool_calls_from_json
+from app.domain.content import content_text, joined, tool_calls_from_json
 from app.domain.frozen import names_of, replace
 from app.domain.stored import MessageRecord
 from app.domain.types import (
@@ -129,10 +129,9 @@ _BY_RUN = sql(f"""
 _WRITTEN_IN_LISTS = {**_WRITTEN_OTHERWISE, "turn_seq": TURN_SEQ}
 _LISTED = ", ".join(_WRITTEN_IN_LISTS.get(name, f"m.{name}") for name in names_of(MessageRecord))
 _SIZED = ("content", "tool_calls")
-_PAGES = listed(_LISTED, "messages m WHERE m.session_id = :session_id", "m.seq", _SIZED)
-
-_WITH_IDS = "messages m WHERE m.session_id = :session_id AND m.id = ANY(:ids) ORDER BY m.seq LIMIT :limit"
-_BY_ID = paged(f"SELECT {_LISTED} FROM {_WITH_IDS}", _SIZED)
+_SHOWN = "messages m WHERE m.session_id = :session_id AND NOT m.withdrawn"
+_PAGES = listed(_LISTED, _SHOWN, "m.seq", _SIZED)
+_BY_ID = paged(f"SELECT {_LISTED} FROM {_SHOWN} AND m.id = ANY(:ids) ORDER BY m.seq LIMIT :limit", _SIZED)
 
 _COUNT_BY_ID = sql("SELECT count(*) FROM messages WHERE session_id = :session_id AND id = ANY(:ids)")
 
@@ -164,11 +163,17 @@ _OF_TURN = sql(f"""
 
 _NEWEST_OF_TURN = sql(f"""
     SELECT {AS_STORED} FROM messages m
-    WHERE m.session_id = :session_id AND m.turn_id = :turn_id ORDER BY m.seq DESC LIMIT 1
+    WHERE m.session_id = :session_id AND m.turn_id = :turn_id AND NOT m.withdrawn ORDER BY m.seq DESC LIMIT 1
     """)
 
 _WITHDRAW = sql("""
-    WITH s AS (UPDATE sessions SET past_version = past_version + 1 WHERE id = :session_id RETURNING id)
+    WITH s AS (
+        UPDATE sessions SET past_version = past_version + 1 WHERE id = :session_id RETURNING id
+    ), t AS (
+        UPDATE turns SET user_input = :user_input,
+            assistant_output = CASE WHEN :is_reply THEN left(assistant_output, 0) ELSE assistant_output END
+        WHERE session_id = :session_id AND id = :turn_id
+    )
     UPDATE messages SET withdrawn = true FROM s
     WHERE messages.session_id = :session_id AND messages.seq = ANY(:seqs)
     """)
@@ -287,7 +292,7 @@ async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[U
 
 
 async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[UUID]) -> Fetched[MessageRecord]:
-    """The session's messages with these ids, in time order, in the form for clients. Unknown ids are left out."""
+    """The session's messages with these ids, in time order, in the form for clients. Others are left out."""
     return await tx.fetch_page(MessageRecord, _BY_ID, len(ids), session_id=session_id, ids=list(ids))
 
 
@@ -321,13 +326,25 @@ async def messages_of_turn(tx: Transaction, session_id: SessionId, turn_id: Turn
 
 
 async def reply_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> Message | None:
-    """The reply that a turn ends with, even if it was withdrawn."""
+    """The reply that a turn ends with; None if it was withdrawn."""
     newest = await tx.fetch_record(message_from_row, _NEWEST_OF_TURN, session_id=session_id, turn_id=turn_id)
     return newest if newest and newest.role == "assistant" else None
 
 
-async def withdraw_messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> None:
-    await tx.execute(_WITHDRAW, session_id=session_id, seqs=list(seqs))
+async def withdraw_messages(
+    tx: Transaction, session_id: SessionId, of_turn: Sequence[Message], seqs: Collection[int]
+) -> None:
+    """Withdraws the messages with these numbers of a turn, all of whose other messages are given: they stay in its row
+    for the prompts that refer to them, and their text leaves the row of the turn."""
+    left = [message.content for message in of_turn if message.role == "user" and message.seq not in seqs]
+    await tx.execute(
+        _WITHDRAW,
+        session_id=session_id,
+        turn_id=of_turn[-1].turn_id,
+        seqs=list(seqs),
+        user_input=content_text(joined(left)),
+        is_reply=of_turn[-1].seq in seqs,
+    )
 
 
 async def save_token_counts(

@@ -82,13 +82,13 @@ _IS_FOR_ANSWER = sql(f"SELECT id FROM sessions WHERE {_OURS} AND {_FOR_ANSWER}")
 
 FIRST_INPUT_CHARS = 200
 """Longest title of a session, in characters: the beginning of the first of its first five inputs that was answered and
-is more than a greeting, or else of its first input."""
+is more than a greeting, or else of the first of them."""
 
 _SEARCHED_GOAL_CHARS = 10_000
 
 FIRST_INPUT = f"""
     SELECT left(t.user_input, {FIRST_INPUT_CHARS}) AS first_input FROM turns t
-    WHERE t.session_id = s.id AND t.seq <= 5
+    WHERE t.session_id = s.id AND t.seq <= 5 AND t.user_input <> ''
     ORDER BY t.status = 'completed' AND length(left(t.user_input, 16)) > 15 DESC, t.seq LIMIT 1
 """
 

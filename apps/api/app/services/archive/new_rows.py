@@ -169,7 +169,7 @@ def _renumbered(tools: Tools, document: Mapping[str, Any]) -> dict[str, list[Jso
     rows["summaries"] = [_summary_row(row, ids, seqs) for row in document["summaries"]]
     contents: dict[str, list[Content]] = {}
     for message in rows["messages"]:
-        if message["role"] == "user":
+        if message["role"] == "user" and not message["withdrawn"]:
             contents.setdefault(message["turn_id"], []).append(message["content"])
     for turn in rows["turns"]:
         turn["user_input"] = content_text(joined(contents.get(turn["id"], ())))

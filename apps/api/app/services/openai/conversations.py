@@ -90,8 +90,8 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
 
 
 async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Session:
-    """Removes an item's message, a call with its output, from the conversation and from every later prompt. Raises
-    `NotFound`, and `TurnInProgress` while its turn runs."""
+    """Removes an item's message, a call with its output, from the conversation, from every later prompt and from what
+    is listed of its turn. Raises `NotFound`, and `TurnInProgress` while its turn runs."""
     conversation = await sessions.get_session(rt, session)
     message, _ = await get_item(rt, session, item_id)
     async with rt.database.begin() as tx:
@@ -102,8 +102,9 @@ async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Sessi
             raise TurnInProgress(_IN_PROGRESS)
         if turn.status is TurnStatus.AWAITING_TOOLS:
             await store.cancel_turn(tx, session, turn.id)
-        group = _group_of(message, await messages_of_turn(tx, session.id, turn.id))
-        await withdraw_messages(tx, session.id, group)
+        of_turn = await messages_of_turn(tx, session.id, turn.id)
+        if group := _group_of(message, of_turn):
+            await withdraw_messages(tx, session.id, of_turn, group)
     return conversation
 
 
