@@ -22,7 +22,7 @@ from agents import (
 
 from tests.api.chatting import Chat, chat_service, say
 from tests.api.test_chat import user
-from tests.api.test_responses import sessions
+from tests.api.test_responses import TOOLS, output, sessions
 from tests.providers.server import Answer, Play
 
 QUIET = RunConfig(tracing_disabled=True)
@@ -158,3 +158,31 @@ async def test_handoffs_between_agents_share_the_conversation(database_url: str,
         assert (ran.final_output, ran.last_agent.name, LOOKED_UP) == ("It is paid.", "Clerk", ["a"])
         assert at.sent()[1] == user("Is a paid?")
         assert roles(at) == ["user", "assistant", "tool", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("how", ["resent", "previous_response_id", "conversation"])
+def test_a_user_may_speak_while_tools_run(database_url: str, tmp_path: Path, how: str) -> None:
+    """Codex puts such a message where it was said, between the outputs: OpenAI finds these by the ids of calls."""
+    with chat_service(database_url, tmp_path, say("Looking.", "a", "b"), say("Both are."), say("Yes.")) as at:
+        ask: Any = at.client.responses.create
+        of_session: dict[str, Any] = {}
+        if how == "conversation":
+            of_session = {"conversation": at.client.conversations.create().id}
+        asked: list[Any] = [user("Are a and b paid?")]
+        first = ask(model="main", input=asked, tools=TOOLS, **of_session)
+        spoken: list[Any] = [output("a"), user("Be quick."), output("b", "open")]
+        if how == "previous_response_id":
+            of_session = {"previous_response_id": first.id}
+        elif how == "resent":
+            spoken = [*asked, *(item.to_dict() for item in first.output), *spoken]
+        second = ask(model="main", input=spoken, tools=TOOLS, **of_session)
+        assert [(sent["role"], sent.get("tool_call_id"), sent["content"]) for sent in at.sent()[2:]] == [
+            ("tool", "a", "paid"),
+            ("tool", "b", "open"),
+            ("user", None, "Be quick."),
+        ]
+        if how == "resent":  # it is recognized as it was sent
+            more = [*spoken, *(item.to_dict() for item in second.output), user("Sure?")]
+            ask(model="main", input=more, tools=TOOLS)
+            assert len(at.sent()) == 7
+            assert len(sessions(at)) == 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any, Literal, TypeAlias, cast
 
 import orjson
@@ -82,11 +83,17 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
     return IncomingList.of(directions, _whole_replies(messages), before, compaction)
 
 
+_IN_ROUND: tuple[Role, ...] = ("assistant", "tool", "user")
+
+
 def _whole_replies(messages: Sequence[IncomingMessage]) -> list[IncomingMessage]:
-    """The list, in which all that the assistant says before the outputs of its calls is of one message. Models speak
-    between their calls, and LiteLLM sends the text of a reply after its calls."""
+    """The list, in which all that the assistant says before the outputs of its calls is of one message, and the outputs
+    directly follow it. Models speak between their calls, LiteLLM sends the text of a reply after its calls, and users
+    speak while tools run: OpenAI finds the output of a call by its id alone."""
+    rounds = accumulate([message.role == "assistant" for message in messages])
+    placed = sorted(zip(rounds, messages, strict=True), key=lambda each: (each[0], _IN_ROUND.index(each[1].role)))
     replies: list[list[IncomingMessage]] = []
-    for message in messages:
+    for _, message in placed:
         if message.role == "assistant" and replies and replies[-1][0].tool_calls:
             replies[-1].append(message)
         else:
