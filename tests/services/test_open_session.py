@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.errors import NotFound
+from app.domain.errors import NotFound, TurnInProgress
 from app.domain.frozen import replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime, ResponseNote
-from app.domain.types import SessionRef, TurnStatus
+from app.domain.types import SessionRef, ToolCall, TurnStatus
 from app.openai.new_messages import known_list
 from app.services.archive.transfer import fork_session
 from app.services.openai.chat import ChatRequest
@@ -21,6 +21,8 @@ from app.services.turn.types import TurnOptions, TurnOutcome
 from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, model, models_toml, service
+from tests.services.test_tools import TOOLS
+from tests.services.test_tools import calls as calling
 
 YES = "Yes."
 KEPT = "SELECT id FROM sessions WHERE erase_after IS NULL"
@@ -154,3 +156,33 @@ async def test_a_session_that_is_not_made_before_its_turn_is_not_found(database_
         assert await at.rows("SELECT id FROM sessions") == []
         with pytest.raises(NotFound):
             await at.turn(new.session.id, "Hello")
+
+
+async def test_two_that_answer_the_same_calls_differently_at_once_are_never_one_anothers_past(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The second is opened when the calls wait, and answered when the first has answered them."""
+    asked = [IncomingMessage(0, "user", "One"), IncomingMessage(1, "assistant", YES), IncomingMessage(2, "user", "Two")]
+
+    def with_output(text: str | None) -> ChatRequest:
+        called = IncomingMessage(3, "assistant", None, (ToolCall("a", "look_up", '{"id": "a"}'),))
+        messages = (*asked, called, IncomingMessage(4, "tool", text, tool_call_id="a")) if text else tuple(asked)
+        known = known_list(("owner",), messages)
+        options = TurnOptions(tools=TOOLS, list_sha256=known.whole)
+        return ChatRequest(messages, options, "main", sha256(f"{text}".encode()).hexdigest(), known=known)
+
+    async with (
+        serving(chat(YES), calling("a"), chat(YES)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        await answered(at, listed("One"))
+        await answered(at, with_output(None))
+        targets = [await opened(at, with_output(text)) for text in ("paid", "open", "paid")]
+        await respond(at.rt, targets[0])
+        with pytest.raises(TurnInProgress):
+            await respond(at.rt, targets[1])
+        await respond(at.rt, targets[2])
+        assert len(server.seen) == 3
+        await answered(at, with_output("open"))
+        assert [message["content"] for message in server.seen[-1].json["messages"]] == ["One", YES, "Two", None, "open"]
+        assert len(await at.rows(KEPT)) == 2

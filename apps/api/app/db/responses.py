@@ -22,7 +22,7 @@ _HAS_LATER = """EXISTS (
 _FOUND = f"""
     SELECT r.session_id AS response_session_id, r.reply_seq, r.turn_id AS response_turn_id, r.first_seq,
         r.form, r.created_at AS response_created_at, t.seq AS turn_seq, t.status, t.error,
-        t.finish_reason, t.model_alias, s.last_turn_seq, {AS_STORED},
+        t.finish_reason, t.model_alias, s.last_message_seq, {AS_STORED},
         CASE WHEN r.form -> 'context_management' IS NOT NULL THEN (
             SELECT CAST(x.detail ->> 'summary_id' AS uuid) FROM turn_steps x
             WHERE x.session_id = r.session_id AND x.turn_id = r.turn_id AND x.kind = 'summarize'

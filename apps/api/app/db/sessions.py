@@ -214,7 +214,7 @@ _LATER = """
     WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('running', 'awaiting_tools', 'completed')
 """
 _BY_LIST = sql(f"""
-    SELECT t.session_id, t.id AS turn_id, s.last_turn_seq, NOT EXISTS ({_LATER}) AS is_last, EXISTS (
+    SELECT t.session_id, t.id AS turn_id, s.last_message_seq, NOT EXISTS ({_LATER}) AS is_last, EXISTS (
             SELECT FROM turns n
             WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('failed', 'cancelled')
         ) AS is_unanswered,
@@ -240,7 +240,7 @@ class KnownTurn:
 
     session_id: SessionId
     turn_id: TurnId
-    last_turn_seq: int
+    last_message_seq: int
     is_last: bool
     is_unanswered: bool
     is_repeated: bool

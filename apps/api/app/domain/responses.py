@@ -87,13 +87,13 @@ class ResponseNote:
 class StoredResponse:
     """A response as it is stored. `reply` is None before the model has answered, and if the call failed. `ends_turn`
     and `ends_session` say that nothing of these follows the reply, `is_last_of_turn` that no later response does.
-    `last_turn_seq` is the session's newest turn. `summary_id` was made for a request with a `context_management`."""
+    `last_message_seq` is the session's. `summary_id` was made for a request with a `context_management`."""
 
     ref: ResponseRef
     turn_id: TurnId
     turn_seq: int
     turn_status: TurnStatus
-    last_turn_seq: int
+    last_message_seq: int
     first_seq: int
     form: JsonObject
     created_at: datetime

@@ -56,11 +56,11 @@ class ChatRequest:
     """A chat client's request. `is_retry` is true when the client marks it as a retry.
 
     With `all_new`, all `messages` are new, whatever the session holds, except what a turn got before it failed.
-    `directions` are added to the session's instructions. With `after_turn_seq`, the session's newest turn must have
-    this number. `within` is the field of the body that has the list. If the client names no session, `known` recognizes
-    it, by the list up to the `anchor`, and one that is made for the request has this `lifetime`: `keeping` is given
-    once it is made. The `messages` may follow a `compaction`. With `all_past`, nothing is answered: everything new is
-    stored.
+    `directions` are added to the session's instructions. With `after_message_seq`, the session's last message must have
+    this number, unless the list repeats it. `within` is the field of the body that has the list. If the client names no
+    session, `known` recognizes it, by the list up to the `anchor`, and one that is made for the request has this
+    `lifetime`: `keeping` is given once it is made. The `messages` may follow a `compaction`. With `all_past`, nothing
+    is answered: everything new is stored.
     """
 
     messages: tuple[IncomingMessage, ...]
@@ -71,7 +71,7 @@ class ChatRequest:
     is_retry: bool = False
     all_new: bool = False
     directions: tuple[str, ...] = ()
-    after_turn_seq: int | None = None
+    after_message_seq: int | None = None
     within: str = "messages"
     known: KnownList | None = None
     anchor: Anchor | None = None
@@ -148,10 +148,10 @@ async def _answer_next(
     return await continue_turn(rt, session, turn_id, outputs, listen)
 
 
-async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
-    """Stores the past of a request that would be a new turn; returns the session's last turn number and that turn. None
-    if the request continues a turn or repeats an answered one, or a turn is open. Raises `NotFound`, `InvalidRequest`,
-    and as `answer_again`."""
+async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[Newest, TurnRequest] | None:
+    """Stores the past of a request that would be a new turn; returns the session's state then, and that turn. None if
+    the request continues a turn or repeats an answered one, or a turn is open. Raises `NotFound`, `InvalidRequest`, and
+    as `answer_again`."""
     for _ in range(_MOST_TRIES):
         try:
             newest, step = await _read_step(rt, session, request)
@@ -162,7 +162,7 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
             return None
         with suppress(TurnInProgress):
             newest = await _store(rt, session, request, newest, step)
-            return newest.last_turn_seq, turn_of(replace(step, past=()), request, request.options, newest.last_turn_seq)
+            return newest, turn_of(replace(step, past=()), request, request.options, newest.last_turn_seq)
     return None
 
 
@@ -249,7 +249,7 @@ async def _read_step(
 ) -> tuple[Newest, NextStep | TurnOutcome | None]:
     """The session's state, and how what is new in the list is processed; or the stored outcome of its key, or None if
     the list requests the newest turn again. Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs
-    or if the session got a turn since the request was resolved."""
+    or if the session got other messages since the request was resolved."""
     if request.keeping is not None and request.keeping.fields is not None:
         return _NOTHING_STORED, await divided(request, request.messages, waiting=False)
     stored, answered = list[Message](), None
@@ -267,11 +267,13 @@ async def _read_step(
     rt.telemetry.turns_lost(lost)
     if answered is not None:
         return newest, answered
-    if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
+    if newest.status is TurnStatus.RUNNING:
         raise TurnInProgress(_IN_PROGRESS)
     new = await new_in_list(request, stored)
     if newest.turn_id is not None and (new is None or request.repeats(newest)):
         return newest, None
+    if request.after_message_seq not in (None, newest.last_message_seq):
+        raise TurnInProgress(_IN_PROGRESS)
     return newest, await divided(request, new or (), waiting=newest.status is TurnStatus.AWAITING_TOOLS)
 
 

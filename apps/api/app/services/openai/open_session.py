@@ -138,7 +138,7 @@ async def _compacted(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> 
     is_last = max(last_seq, default=0) <= compaction.turn_seq
     at_end = is_last or request.repeats(newest) or goes_on(request.messages, messages)
     if at_end and request.is_kept:
-        return Target(session, replace(request, after_turn_seq=newest.last_turn_seq))
+        return Target(session, replace(request, after_message_seq=newest.last_message_seq))
     forked = await fork_session(rt, session, None if at_end else turns[0].id, Lifetime.FOR_ANSWER)
     return in_fork(forked, tenant_id, request, key)
 
@@ -198,7 +198,7 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
         stored = await rt.database.run(compared_messages, session, request)
         is_at_end = await asyncio.to_thread(goes_on, request.messages, stored, again.anchor)  # a list may be long
     if is_at_end:
-        return Target(session, replace(again, after_turn_seq=turn.last_turn_seq))
+        return Target(session, replace(again, after_message_seq=turn.last_message_seq))
     messages = await rt.database.run(messages_of_turn, session.id, turn.turn_id)
     reply_seq = max((message.seq for message in messages if message.role == "assistant"), default=0)
     if messages and messages[-1].seq > reply_seq > 0:  # outputs of its calls, which the list may have otherwise

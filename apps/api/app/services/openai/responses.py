@@ -92,7 +92,7 @@ async def _after(rt: Runtime, tenant_id: TenantId, previous: ResponseRef, chat: 
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if chat.is_kept and found.ends_session and found.turn_status in _GOES_ON:
-        return Target(session, replace(chat, after_turn_seq=found.last_turn_seq))
+        return Target(session, replace(chat, after_message_seq=found.last_message_seq))
     if found.ends_turn and found.turn_status is TurnStatus.COMPLETED:
         forked = await fork_session(rt, session, found.turn_id, Lifetime.FOR_ANSWER)
     else:
@@ -230,12 +230,14 @@ async def compact_before(rt: Runtime, target: Target) -> tuple[Compacted | None,
         found = await new_turn(rt, session, replace(request, keeping=None))
         if found is None:
             return None, target
-        last_turn_seq, turn = found
-        if request.after_turn_seq is not None:
-            target = Target(session, replace(request, after_turn_seq=last_turn_seq))
+        newest, turn = found
+        if request.after_message_seq is not None:
+            target = Target(session, replace(request, after_message_seq=newest.last_message_seq))
         if not (await preview_turn(rt, session, turn)).summary_pending:
             return None, target
-        made = await _summarized(rt, session.tenant_id, Compaction(session.id, last_turn_seq), request.options.policy)
+        made = await _summarized(
+            rt, session.tenant_id, Compaction(session.id, newest.last_turn_seq), request.options.policy
+        )
         if made is not None:
             await keep_session(rt, session, request.keeping)
     return made, target
