@@ -266,11 +266,13 @@ _NO_DEMANDS = (
 def test_what_has_to_hold_is_recognized_in_other_languages(text: str) -> None:
     assert read_sentence(text).standing == DEMAND
     assert read_lasting(text) == read_sentence(text)
+    assert demands(f"OK. {text}\n{_NO_DEMANDS[0]}")
 
 
 @pytest.mark.parametrize("text", _NO_DEMANDS)
 def test_what_always_or_never_was_is_no_demand_in_other_languages(text: str) -> None:
     assert read_sentence(text).standing != DEMAND
+    assert not demands(f"OK. {text}\n{_NO_DEMANDS[0]}")
 
 
 @pytest.mark.parametrize("part", ["，", "必ず", "지 마", " मत", "asla me", "不", "né ", "siempre ", "не ", "a"])

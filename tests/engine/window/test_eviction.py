@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import cycle, pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,12 +60,16 @@ def test_by_value_the_longest_answers_leave_first_and_of_equals_the_oldest() -> 
     assert {action.kind for action in decided.accounts.actions} == {"assistant_dropped"}
 
 
-def test_where_turns_leave_whole_one_with_a_standing_instruction_leaves_last() -> None:
+@pytest.mark.parametrize(
+    "instruction",
+    ["From now on always answer in French", "Ich lerne noch. Antworte immer auf Deutsch", "请不要用英文回答。"],
+)
+def test_where_turns_leave_whole_one_with_a_standing_instruction_leaves_last(instruction: str) -> None:
     history = History()
     turns = chat(history, 6, user_tokens=40, assistant_tokens=60)
     first, *others = (
         replace(turn, messages=(replace(turn.messages[0], content=text.ljust(160, ".")), *turn.messages[1:]))
-        for turn, text in zip(turns, ["From now on always answer in French", *["The ledger"] * 5], strict=True)
+        for turn, text in zip(turns, [instruction, *["The ledger"] * 5], strict=True)
     )
     policy = replace(_BY_VALUE, prune_unit="turn")
     asking = history.turn(user_tokens=500)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple, TypeAlias
 
 from app.domain import cues
+from app.domain.statements import SENTENCE_END
 from app.domain.types import SummaryList
 
 QUESTION_MARKS: Final = ("?", "？", "؟")
@@ -132,8 +133,7 @@ def _worded(text: str) -> tuple[str, str, tuple[str, ...], int]:
 
 
 def _read(text: str, typed: str, lower: str, words: tuple[str, ...], possible: int) -> Sentence:
-    is_demand = possible & cues.RULES and (cues.RULE.search(lower) or cues.RULE_ELSEWHERE.match(lower))
-    standing = DEMAND if is_demand else 0
+    standing = DEMAND if possible & cues.RULES and _is_rule(lower) else 0
     may_identify = _may_identify(text)
     if not standing and (may_identify or possible & cues.NUMBERS):
         standing = 1 if cues.VALUE_OF.search(typed) else 0
@@ -156,11 +156,19 @@ def asks(text: str) -> bool:
 
 
 def demands(text: str) -> bool:
-    """Whether the text states a constraint (always, never, only …), as far as the English cues show."""
-    lower = cues.plain(text)
-    if text.isascii() and not any([part in lower for part in cues.PARTS[cues.CONSTRAINS]]):  # noqa: C419 - faster than a generator
+    """Whether the text states a constraint (always, never, only …), as far as the English cues show, or has a sentence
+    that says what has to hold from now on."""
+    lower, is_ascii = cues.plain(text), text.isascii()
+    may_constrain = not is_ascii or any([part in lower for part in cues.PARTS[cues.CONSTRAINS]])  # noqa: C419 - faster than a generator
+    if may_constrain and cues.CONSTRAINT.search(lower):
+        return True
+    if is_ascii and cues.RULE_WORDS.isdisjoint(_words_of(lower)):
         return False
-    return cues.CONSTRAINT.search(lower) is not None
+    return any(map(_is_rule, chain.from_iterable(map(SENTENCE_END.split, lower.splitlines()))))
+
+
+def _is_rule(lower: str) -> bool:
+    return bool(cues.RULE.search(lower) or cues.RULE_ELSEWHERE.match(lower))
 
 
 def may_finish(text: str) -> bool:
