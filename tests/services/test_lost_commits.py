@@ -11,6 +11,7 @@ import pytest
 
 from app.domain.types import SessionId
 from app.services.pasts import Pasts
+from app.services.views.search import search_session
 from app.services.views.turns import get_prompt, list_turns
 from tests.providers.server import Answer, Seen, serving
 from tests.services.meaning import POLICY, answers, models_with
@@ -107,3 +108,27 @@ async def test_messages_get_vectors_after_commits_with_those_of_their_numbers_we
             await at.rows(_LOSE_TURNS, session_id=session_id, turn_seq=1)
         assert len(made[0]) > 6
         assert made[1][: len(made[0])] == made[0]
+
+
+@pytest.mark.parametrize("has_past", [True, False], ids=["with the past", "the index alone"])
+async def test_a_search_finds_what_is_stored_after_commits_that_its_worker_has_indexed_were_lost(
+    database_url: str, tmp_path: Path, *, has_past: bool
+) -> None:
+    async with (
+        serving(model(_answer)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        other = Service(replace(at.rt, pasts=Pasts(1 << 24, monotonic, at.rt.telemetry)))
+        session_id = (await at.session()).id
+        for number in range(6):
+            await (at if has_past else other).turn(session_id, f"Lost {number} zebra.")
+
+        async def found(words: str) -> list[int]:
+            return [row.turn_seq for row in (await search_session(at.rt, ref_of(session_id), words, 50)).items]
+
+        assert sorted({*await found("zebra")}) == [1, 2, 3, 4, 5, 6]
+        await at.rows(_LOSE_TURNS, session_id=session_id, turn_seq=2)
+        for number in range(8):
+            await other.turn(session_id, f"New {number} okapi.")
+        assert sorted({*await found("zebra")}) == [1, 2]
+        assert sorted({*await found("okapi")}) == [3, 4, 5, 6, 7, 8, 9, 10]

@@ -37,6 +37,8 @@ _TERMS = sql(f"""
     ) AS m
     """)
 
+_TERMS_OF_ONE = sql("SELECT terms FROM messages WHERE session_id = :session_id AND seq = :seq")
+
 _SETTLED = sql(f"""
     SELECT coalesce(min(m.seq) - 1, :last_seq)
     FROM turns t JOIN messages m ON m.session_id = t.session_id AND m.turn_id = t.id
@@ -120,6 +122,11 @@ async def stored_terms(tx: Transaction, session_id: SessionId, after_seq: int, t
     `through_seq` that they reach. `seqs`, `tokens` and `days` (on which they were said, since 1970-01-01 in UTC) have 8
     bytes each, big-endian. `unpacked` counts the messages without terms."""
     return await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
+
+
+async def terms_of_message(tx: Transaction, session_id: SessionId, seq: int) -> bytes | None:
+    """The packed terms of the message with this number; None if it has none, or there is none."""
+    return await tx.fetchval(_TERMS_OF_ONE, session_id=session_id, seq=seq)
 
 
 async def settled_seq(tx: Transaction, session_id: SessionId, last_seq: int) -> int:

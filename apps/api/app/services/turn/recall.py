@@ -22,6 +22,7 @@ from app.db.recall import (
     settled_seq,
     stored_terms,
     stored_vectors,
+    terms_of_message,
     turns_with,
     unpacked_messages,
 )
@@ -161,8 +162,12 @@ async def settled_index(
 ) -> tuple[Index, int]:
     """The index of a session's messages, at least through `settled_seq`, below which nothing is written any more; and
     how many of them are missing in it, because they have no packed terms yet. With `pack`, some of those are packed.
-    The index is cached if nothing is missing."""
+    The index is cached if nothing is missing. Removes what is cached of the session if the database has lost it."""
     kept = pasts.index(session_id)
+    is_compared = pack and pasts.last_message(session_id)[0] is not None  # when the window was read
+    if len(kept) and not is_compared and not kept.ends_with(await terms_of_message(tx, session_id, int(kept.seqs[-1]))):
+        pasts.forget(session_id)
+        kept = pasts.index(session_id)
     index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
     if unpacked and pack:
         rows = await unpacked_messages(tx, session_id, settled_seq, PACKED_A_TURN)
