@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject
-from app.providers import anthropic, openai, responses
+from app.providers import anthropic, openai, remote, responses
 from app.providers.remote import Part
 
 from .server import serving
@@ -66,11 +66,12 @@ async def test_an_option_changes_the_request_if_the_adapter_supports_it_and_only
 @pytest.mark.parametrize("module", [openai, anthropic, responses], ids=lambda module: module.__name__)
 def test_a_part_that_is_left_out_where_it_was_refused_is_one_that_can_be_refused(module: ModuleType) -> None:
     taken, refused = set(_parts_taken(module)), set(_parts_refused(module))
-    assert taken - {"max_completion_tokens"} == refused, "the limit's newer name is refused as `limit_field`"
+    assert taken - {"max_completion_tokens"} - refused == set(), "the limit's newer name is refused as `limit_field`"
+    assert refused - taken - set(_parts_taken(remote)) == set()
 
 
 def test_every_part_is_of_a_protocol() -> None:
-    modules = (openai, anthropic, responses)
+    modules = (openai, anthropic, responses, remote)
     assert {part for module in modules for part in _parts_taken(module)} == set(get_args(Part))
 
 
