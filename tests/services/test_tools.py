@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
+from app.domain.content import JsonMessages
 from app.domain.errors import (
     ContextBudgetExceeded,
     ProviderError,
@@ -17,8 +19,9 @@ from app.domain.errors import (
     TurnInProgress,
     TurnNotOpen,
 )
-from app.domain.types import TurnId, TurnStatus
+from app.domain.types import Completion, CompletionRequest, ToolCall, TurnId, TurnStatus
 from app.engine.window.plan import assert_tool_pairing
+from app.services.turn.provider_call import with_own_ids
 from app.services.turn.take import cancel_turn
 from app.services.views.turns import get_audit, get_prompt, get_turn
 from tests.providers.server import Answer, Seen, serving
@@ -162,6 +165,22 @@ async def test_calls_of_a_server_that_gives_each_the_same_id_are_told_apart_and_
         used = [block["id"] for block in blocks if block["type"] == "tool_use"]
         assert used == [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
         assert len(set(used)) == 4
+
+
+def test_the_id_that_a_call_is_given_is_in_no_history_of_another_session() -> None:
+    """A client may resend calls here whose ids they got as the same calls of another session."""
+    history = [_called("call_2_1_0"), _called("call_2_1_1")]
+    prompt = JsonMessages([orjson.dumps(each) for each in history], len(history), with_reasoning=False)
+    answer = Completion(None, "tool_calls", None, tuple(ToolCall(each, "look_up", "{}") for each in ("", "", "new")))
+    named = with_own_ids(answer, CompletionRequest(prompt, max_output_tokens=1), ["2_1", "0a1b2c3d_1"])
+    assert [call.id for call in named.tool_calls] == ["call_0a1b2c3d_1_0", "call_0a1b2c3d_1_1", "new"]
+    elsewhere = with_own_ids(answer, CompletionRequest((), max_output_tokens=1), ["2_1", "0a1b2c3d_1"])
+    assert [call.id for call in elsewhere.tool_calls] == ["call_2_1_0", "call_2_1_1", "new"]
+
+
+def _called(call_id: str) -> dict[str, Any]:
+    call = {"id": call_id, "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
 async def test_a_turn_whose_tools_never_answer_is_cancelled_and_leaves_no_half_of_a_call(

@@ -123,7 +123,9 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
 async def _with_own_ids(record: Record, completion: Completion, request: CompletionRequest) -> Completion:
     claim = record.turn.claim
     is_long = bool(completion.tool_calls) and request.size_bytes > _LONG_PROMPT_BYTES
-    return await computed(with_own_ids, completion, request, f"{claim.turn_id.hex[-8:]}_{claim.round}", is_long=is_long)
+    # The first is the same in sessions that are alike; a history of another session may have it.
+    marks = [f"{turn}_{claim.round}" for turn in (claim.seq, claim.turn_id.hex[-8:])]
+    return await computed(with_own_ids, completion, request, marks, is_long=is_long)
 
 
 async def _prepare(record: Record, plan: TurnPlan) -> CompletionRequest:

@@ -71,8 +71,9 @@ def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_nu
     }
 
 
-def with_own_ids(completion: Completion, request: CompletionRequest, mark: str) -> Completion:
-    """The answer with ids of tool calls that no other call in its prompt has. `mark` is in no other answer's ids.
+def with_own_ids(completion: Completion, request: CompletionRequest, marks: Sequence[str]) -> Completion:
+    """The answer with ids of tool calls that no other call in its prompt has: their own, or with the first of the marks
+    that makes them so. The last mark is in the ids of no other answer.
 
     Some servers give no id, or the same ones in every answer ("call_0"); clients and Anthropic tell calls apart by id.
     The ids of a recorded reply are kept if they differ from each other, because its outputs have them too.
@@ -82,11 +83,16 @@ def with_own_ids(completion: Completion, request: CompletionRequest, mark: str) 
     prompt = messages.pieces if isinstance(messages, JsonMessages) and not is_recorded else ()
     own: list[ToolCall] = []
     of_blocks: dict[object, str] = {}
+
+    def is_taken(call_id: str) -> bool:
+        written = canonical_bytes(call_id)
+        return any(call_id == each.id for each in own) or any(written in piece for piece in prompt)
+
     for at, call in enumerate(completion.tool_calls):
-        written = canonical_bytes(call.id)
-        is_known = any(call.id == each.id for each in own) or any(written in piece for piece in prompt)
-        own.append(replace(call, id=f"call_{mark}_{at}") if is_known or not call.id else call)
-        of_blocks.setdefault(call.id, own[-1].id)
+        ids = [each for each in (call.id, *(f"call_{mark}_{at}" for mark in marks)) if each]
+        call_id = next((each for each in ids if not is_taken(each)), ids[-1])
+        own.append(call if call_id == call.id else replace(call, id=call_id))
+        of_blocks.setdefault(call.id, call_id)
     if tuple(own) == completion.tool_calls:
         return completion
     blocks = completion.reasoning_blocks
