@@ -124,7 +124,7 @@ async def stored_terms(tx: Transaction, session_id: SessionId, after_seq: int, t
     return await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
 
 
-async def terms_of_message(tx: Transaction, session_id: SessionId, seq: int) -> bytes | None:
+async def terms_at(tx: Transaction, session_id: SessionId, seq: int) -> bytes | None:
     """The packed terms of the message with this number; None if it has none, or there is none."""
     return await tx.fetchval(_TERMS_OF_ONE, session_id=session_id, seq=seq)
 

@@ -146,7 +146,7 @@ class Index:
 
     def ends_with(self, terms: bytes | None) -> bool:
         """Whether these are the packed terms of its last message, by the hash of the text."""
-        return terms is not None and int.from_bytes(terms[4:8], "little") >> 5 == self.texts[-1]
+        return terms is not None and np.frombuffer(terms, "<u4")[1] >> 5 == self.texts[-1]
 
     def said_between(self, first_day: int, last_day: int, messages: int) -> Ints:
         """The positions of the messages, among the first `messages`, that were sent from `first_day` to `last_day`."""

@@ -22,7 +22,7 @@ from app.db.recall import (
     settled_seq,
     stored_terms,
     stored_vectors,
-    terms_of_message,
+    terms_at,
     turns_with,
     unpacked_messages,
 )
@@ -165,7 +165,7 @@ async def settled_index(
     The index is cached if nothing is missing. Removes what is cached of the session if the database has lost it."""
     kept = pasts.index(session_id)
     is_compared = pack and pasts.last_message(session_id)[0] is not None  # when the window was read
-    if len(kept) and not is_compared and not kept.ends_with(await terms_of_message(tx, session_id, int(kept.seqs[-1]))):
+    if len(kept) and not is_compared and not kept.ends_with(await terms_at(tx, session_id, int(kept.seqs[-1]))):
         pasts.forget(session_id)
         kept = pasts.index(session_id)
     index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
