@@ -440,10 +440,10 @@ def _arguments_in(body: Any) -> list[str]:
 
 
 @every_way
-@pytest.mark.parametrize("status", [400, 500])
-async def test_a_session_survives_a_call_that_a_model_wrote_wrongly(way: Way, status: int) -> None:
+@pytest.mark.parametrize(("status", "times"), [(400, 1), (500, 1), (400, 30_000)])
+async def test_a_session_survives_a_call_that_a_model_wrote_wrongly(way: Way, status: int, times: int) -> None:
     """Servers whose chat templates parse the arguments of earlier calls (vLLM, SGLang, llama.cpp) refuse every later
-    prompt with such a call, by a sentence of their JSON parser."""
+    prompt with such a call, by a sentence of their JSON parser. Arguments that they take are sent as they are."""
 
     def play(request: Seen) -> Step:
         for given in _arguments_in(request.json):
@@ -454,20 +454,18 @@ async def test_a_session_survives_a_call_that_a_model_wrote_wrongly(way: Way, st
                 return Answer({"error": {"message": said, "type": "BadRequestError", "code": status}}, status)
         return way.answer(ModelReply())
 
-    named = {"look_up": '{"id": "1', "list": '["a"]', "read": '{"id": 2}'}
+    named = {"look_up": '{"id": "1', "list": '["a"]', "read": '{"id":  2}', "stop": " "}
+    named["copy"] = '{ "malformed_arguments": "a model may imitate it" }'
     calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": named[name]}} for name in named]
     results = [{"role": "tool", "content": "Not understood.", "tool_call_id": name} for name in named]
-    messages = [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": None, "tool_calls": calls}]
-    request = CompletionRequest([*messages, *results], 9)
+    asked = {"role": "user", "content": times * PROMPT}
+    request = CompletionRequest([asked, {"role": "assistant", "content": None, "tool_calls": calls}, *results], 9)
     kept = JsonMessages([canonical_bytes(request.messages)[1:-1]], len(request.messages), with_reasoning=False)
     async with serving(play) as server, way.wire.provider_at(server.base_url) as provider:
         for given in (request, replace(request, messages=kept)):
             answer, _ = await ask(provider, way.streamed, given)
             assert answer.text == "Hello."
     assert server.hits == (2 if way.wire is ANTHROPIC else 3), "that the server parses them was forgotten"
-    sent = _arguments_in(server.seen[-1].json)
-    assert [json.loads(each) for each in sent] == (
-        []
-        if way.wire is ANTHROPIC
-        else [{"malformed_arguments": '{"id": "1'}, {"malformed_arguments": '["a"]'}, {"id": 2}]
-    )
+    wrapped = [f'{{"malformed_arguments":{json.dumps(named[name])}}}' for name in ("look_up", "list")]
+    as_sent = [] if way.wire is ANTHROPIC else [*wrapped, named["read"], "{}", named["copy"]]
+    assert _arguments_in(server.seen[-1].json) == as_sent

@@ -208,7 +208,7 @@ class _Workers(Multiprocess):
         self.init_processes()
         while not self.should_exit.is_set():
             if wait([self._signalled], self.check_s):
-                self._signalled.recv(_BACKLOG)
+                self._signalled.recv(signal.NSIG)  # a byte for each signal
             self.handle_signals()
             self.keep_subprocess_alive()
         self.terminate_all()

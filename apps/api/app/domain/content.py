@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from operator import is_
 from typing import Any, Final, cast, overload
 from unicodedata import normalize
 
@@ -167,26 +168,32 @@ def call_input(arguments: str) -> JsonObject:
 
     NUL becomes U+FFFD, as in the bodies of requests: clients resend the object.
     """
-    storable = _ESCAPED_NUL.sub(r"\1\\ufffd", arguments) if "\\u0000" in arguments else arguments
-    try:
-        value = orjson.loads(storable.strip() or "{}")
-    except orjson.JSONDecodeError:
-        value = None
-    if arguments.count("[") + arguments.count("{") > _MOST_NESTING and is_nested_deeper(value, _MOST_NESTING):
-        value = None
-    return cast("JsonObject", value) if isinstance(value, dict) else {"malformed_arguments": arguments}
+    given = _object_in(arguments.strip() or "{}")
+    return {"malformed_arguments": arguments} if given is None else given
 
 
 def with_object_arguments(message: PromptMessage) -> PromptMessage:
-    """A message whose tool calls have JSON objects as arguments: the same one where they do, else as `call_input`."""
-    inputs = [call_input(call["function"]["arguments"]) for call in message.get("tool_calls", ())]
-    if not any("malformed_arguments" in each for each in inputs):
-        return message
-    calls = [
-        {**call, "function": {**call["function"], "arguments": orjson.dumps(given).decode()}}
-        for call, given in zip(message["tool_calls"], inputs, strict=True)
-    ]
-    return {**message, "tool_calls": calls}
+    """A message whose tool calls have JSON objects as arguments: the same one where they do; other arguments are given
+    as `call_input`."""
+    given = message.get("tool_calls", ())
+    calls = [call if _object_in(call["function"]["arguments"]) is not None else _with_input(call) for call in given]
+    return message if all(map(is_, calls, given)) else {**message, "tool_calls": calls}
+
+
+def _with_input(call: JsonObject) -> JsonObject:
+    arguments = orjson.dumps(call_input(call["function"]["arguments"])).decode()
+    return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def _object_in(text: str) -> JsonObject | None:
+    storable = _ESCAPED_NUL.sub(r"\1\\ufffd", text) if "\\u0000" in text else text
+    try:
+        value = orjson.loads(storable)
+    except orjson.JSONDecodeError:
+        return None
+    if text.count("[") + text.count("{") > _MOST_NESTING and is_nested_deeper(value, _MOST_NESTING):
+        return None
+    return cast("JsonObject", value) if isinstance(value, dict) else None
 
 
 def is_nested_deeper(value: object, levels: int) -> bool:

@@ -234,7 +234,7 @@ class RemoteModel(Provider):
             await read_stream(reply.chunks(MOST_STREAM_BYTES), assembly, tap, deadline)
             return assembly.completion()
         except StreamedError as streamed:
-            raise self._failure(streamed.error, reply, call, stream=stream) from streamed
+            raise await self._failure(streamed.error, reply, call, stream=stream) from streamed
         except BrokenStreamError as broken:
             raise AttemptError(self._broke_off()) from broken
         except MalformedAnswerError as malformed:
@@ -251,14 +251,19 @@ class RemoteModel(Provider):
         answer, error = await _read_json(reply)
         assembly.count(fields_of(answer))
         if error is not None:
-            raise self._failure(error, reply, call, stream=stream)
+            raise await self._failure(error, reply, call, stream=stream)
         completion = assembly.whole(answer)
         if tap is not None:
             tap(Delta(completion.text or "", completion.reasoning or "", completion.finish_reason == "refusal"))
         return completion
 
-    def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall, *, stream: bool) -> Exception:
-        """The error to raise: one that ends the call, or an `AttemptError`. The request may be changed for a retry."""
+    async def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall, *, stream: bool) -> Exception:
+        """The error to raise: one that ends the call, or an `AttemptError`. The request may be changed for a retry. The
+        messages of a large one are searched for what the server may mean in a thread."""
+        mapped = partial(self._mapped, error, reply, call, stream=stream)
+        return await asyncio.to_thread(mapped) if call.request.size_bytes > _INLINE_BODY_BYTES else mapped()
+
+    def _mapped(self, error: ErrorObject, reply: HttpReply, call: WireCall, *, stream: bool) -> Exception:
         status = _status(reply, error)
         mapped = provider_error(status, error, self._label, lambda: b"".join(call.body(stream=stream)), self._key)
         refused = isinstance(mapped, ProviderRefused) and mapped.status in {400, 422}

@@ -49,8 +49,8 @@ from app.services.turn.record import Record
 from app.services.turn.types import TurnPlan
 
 _FALLS_BACK: Final = (ProviderDown, ProviderTimeout, ProviderRateLimited, ProviderOutOfQuota)
-_LONG_PROMPT_BYTES: Final = 1024 * 1024
-"""Longest prompt that is searched on the event loop (1 ms)."""
+_MOST_SEARCHED_BYTES: Final = 1024 * 1024
+"""Most that is searched for the ids of an answer's calls on the event loop, at most twice (1 ms)."""
 
 
 async def answered(record: Record, plan: TurnPlan) -> Completion:
@@ -122,7 +122,7 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
 
 async def _with_own_ids(record: Record, completion: Completion, request: CompletionRequest) -> Completion:
     claim = record.turn.claim
-    is_long = bool(completion.tool_calls) and request.size_bytes > _LONG_PROMPT_BYTES
+    is_long = len(completion.tool_calls) * request.size_bytes > _MOST_SEARCHED_BYTES
     # The first is the same in sessions that are alike; a history of another session may have it.
     marks = [f"{turn}_{claim.round}" for turn in (claim.seq, claim.turn_id.hex[-8:])]
     return await computed(with_own_ids, completion, request, marks, is_long=is_long)
