@@ -45,6 +45,7 @@ from tests.api.test_streaming import chunk, sse
 from tests.client.clients import ALL, BOTH, Kind, Talker, completion, models_file, talker, turns_of
 from tests.client.proxy import proxied
 from tests.client.test_contract import CALLS, TOOLS
+from tests.pooling import own_connection
 from tests.providers.playing import threaded_serving
 from tests.providers.server import Answer, Seen, Stream
 
@@ -257,6 +258,19 @@ async def test_a_session_that_runs_another_turn_is_waited_for(database_url: str,
             assert refused.value.retry_after_s == 1
             refused_for_good.set()
             third.answer()
+
+
+@ALL
+async def test_a_session_that_is_locked_by_other_work_is_waited_for(database_url: str, kind: Kind) -> None:
+    with service_at(settings_for(database_url, db_lock_timeout_s=0.1)) as address, proxied(address) as proxy:
+        async with talker(kind, proxy.url) as at, own_connection(database_url) as other:
+            session_id = (await at.call("create_session")).id
+            async with other.transaction(), asyncio.timeout(PATIENCE_S):
+                await other.execute("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", session_id)
+                posted = asyncio.create_task(at.call("post_turn", session_id, "Hi"))
+                while proxy.count("/turns ") < 2:  # noqa: ASYNC110 - the proxy says nothing when it is refused once
+                    await asyncio.sleep(0.01)
+            assert (await posted).turn.seq == 1
 
 
 @BOTH

@@ -36,9 +36,9 @@ OK = Answer(chat())
 async def provider_at(
     base_url: str, sleep: Callable[[float], Awaitable[None]] | None = None, **endpoint: Any
 ) -> AsyncGenerator[OpenAIProvider]:
-    settings: dict[str, Any] = {"timeout_s": 60.0, **endpoint}
+    settings: dict[str, Any] = {"model": "served-model", "timeout_s": 60.0, **endpoint}
     adapter = OpenAIProvider(
-        Endpoint("main", ModelEntry(provider="openai", model="served-model", base_url=base_url, **settings), SECRET),
+        Endpoint("main", ModelEntry(provider="openai", base_url=base_url, **settings), SECRET),
         now=lambda: NOW,
         retry=RetryPolicy(jitter=lambda ceiling_s: ceiling_s, sleep=sleep or Waits()),
     )

@@ -18,7 +18,16 @@ from app.services.turn.types import OutputsRequest, TurnEvent
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, Stream, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, RESPONSES, ModelReply, Wire, event
-from tests.services.service import Service, models_toml, outputs_of, ref_of, service
+from tests.services.service import (
+    Service,
+    chat,
+    is_summary,
+    models_toml,
+    outputs_of,
+    ref_of,
+    service,
+    sound_summary,
+)
 from tests.services.test_tools import TOOLS
 
 THOUGHT = "They ask for both, so I look them up one after the other."
@@ -444,3 +453,26 @@ async def test_a_model_that_refuses_anothers_details_is_called_without_them_for_
             answered = await at.outputs(session.id, turn.id, {"call_a": "yes"})
             assert answered.turn.status is TurnStatus.COMPLETED
         assert [len(details_sent(seen)) for seen in server.seen] == [0, 1, 0, 0, 1]
+
+
+async def test_a_model_that_thinks_in_tags_gets_its_answers_without_them_and_makes_summaries(
+    database_url: str, tmp_path: Path
+) -> None:
+    def in_tags(answer: Answer) -> Answer:
+        message = answer.body["choices"][0]["message"]
+        return chat(f'<think>\nPerhaps {{"summary_text": "?"}}.\n</think>\n\n{message["content"]}')
+
+    def answered(request: Seen) -> Answer:
+        return in_tags(sound_summary(request) if is_summary(request) else chat("Noted."))
+
+    async with (
+        serving(answered) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        outcomes = [await at.turn(session.id, f"Remember port 84{number:02}. " * 40) for number in range(12)]
+        answers = {(outcome.turn.assistant_output, outcome.turn.status) for outcome in outcomes}
+        assert answers == {("Noted.", TurnStatus.COMPLETED)}
+        assert any(map(is_summary, server.seen))
+        assert "think>" not in json.dumps([seen.json for seen in server.seen])
+        assert "The earlier part." in json.dumps(server.seen[-1].json)

@@ -1,8 +1,8 @@
 """When a call is sent again: decided here for both clients, which only do what is yielded.
 
 Sent again, within the deadline: what surely was not begun (no connection, 408, 429, 503 `shutting_down`, a session
-that runs another turn), and for repeatable calls also what perhaps was (a connection that broke, other 503s, gateways).
-A deletion whose answer was lost has been done when there is nothing to delete any more.
+that runs another turn or is locked), and for repeatable calls also what perhaps was (a connection that broke, other
+503s, gateways). A deletion whose answer was lost has been done when there is nothing to delete any more.
 Waits are the service's `Retry-After` or longer ones that grow, `max_retries` of them; but while the first request with
 the same idempotency key still runs (409 `idempotency_in_flight`), its end is waited for as long as the deadline allows.
 """
@@ -118,7 +118,7 @@ def _again(repeatable: bool, status: int, code: str, asked_s: float | None) -> _
             return "until the deadline"
         case (429, "limit_exceeded") if asked_s is None:
             return "no"  # time helps nothing
-        case (409, "turn_in_progress") | (503, "shutting_down") | (408 | 429, _):
+        case (409, "turn_in_progress" | "session_busy") | (503, "shutting_down") | (408 | 429, _):
             return "counted"
         case 503, "worker_lost":
             return "no"  # the same key gets the same end

@@ -150,7 +150,7 @@ function againOf(repeatable: boolean, status: number, code: string, askedS: numb
   if (status === 409 && code === "idempotency_in_flight") return "until the deadline";
   if (status === 429 && code === "limit_exceeded" && askedS === null) return "no"; // time does not help
   if (status === 408 || status === 429) return "counted";
-  if (status === 409 && code === "turn_in_progress") return "counted";
+  if (status === 409 && (code === "turn_in_progress" || code === "session_busy")) return "counted";
   if (status === 503 && code === "shutting_down") return "counted";
   if (status === 503 && code === "worker_lost") return "no"; // the same key gets the same end
   const gateway = (status === 502 || status === 504) && code === "unknown";

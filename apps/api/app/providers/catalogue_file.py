@@ -37,6 +37,9 @@ ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 Api: TypeAlias = Literal["chat_completions", "responses"]
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 ReturnReasoning: TypeAlias = Literal["never", "signatures", "tool_loop", "tool_turns"]
+ThinkTags: TypeAlias = Literal["separate", "opened", "keep"]
+"""What `<think>` and `</think>` in an answer mean: a block at its beginning is reasoning; the answer begins within a
+block, which the server's template has opened; or they are part of the text."""
 
 
 Problem: TypeAlias = tuple[str, str]
@@ -95,6 +98,7 @@ class ModelEntry(_Strict):
     fallbacks: list[str] = Field(default_factory=list[str])
     max_tokens_field: MaxTokensField | None = None
     return_reasoning: ReturnReasoning | None = None
+    think_tags: ThinkTags | None = None
     exact_counts: bool = False
     tools: bool | None = None
     prompt_cache_key: bool | None = None
@@ -244,6 +248,7 @@ _WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
     "anthropic": {
         "max_tokens_field": "",
         "return_reasoning": ", whose own rule is followed",
+        "think_tags": ", whose reasoning is a block of its own",
         "prompt_cache_key": ", whose prompts carry breakpoints",
         "custom_tools": ", which has none",
         "api": "",

@@ -31,7 +31,7 @@ from app.domain.content import (
 from app.domain.errors import ProviderError
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage, ToolCall
 from app.providers.base import DeltaSink, Embedded, Endpoint
-from app.providers.catalogue_file import MaxTokensField, ModelEntry
+from app.providers.catalogue_file import MaxTokensField, ModelEntry, ThinkTags
 from app.providers.error_object import ErrorObject
 from app.providers.failures import unusable_answer
 from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
@@ -108,6 +108,11 @@ def not_sent(entry: ModelEntry) -> frozenset[Part]:
     )
 
 
+def think_tags(entry: ModelEntry) -> ThinkTags:
+    """MiniMax's models want their tags back, in the text: platform.minimax.io/docs/api-reference/text-openai-api"""
+    return entry.think_tags or ("keep" if "minimax" in (entry.model or "").lower() else "separate")
+
+
 class OpenAIProvider(RemoteModel):
     """One alias over the chat completions protocol, or over the Responses API."""
 
@@ -159,7 +164,8 @@ class _ChatCall(WireCall):
     of_one_prompt = frozenset({"details"})
 
     def assembly(self) -> ChatAssembly:
-        return ChatAssembly(self.request.stop_sequences, with_details="details" not in self.refused_before)
+        with_details = "details" not in self.refused_before
+        return ChatAssembly(self.request.stop_sequences, with_details=with_details, think_tags=think_tags(self.entry))
 
     @property
     def is_ready(self) -> bool:

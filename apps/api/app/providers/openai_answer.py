@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from app.domain.content import arguments_of
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
+from app.providers.catalogue_file import ThinkTags
 from app.providers.error_object import ErrorObject, error_object
 from app.providers.stream import Assembly, Event, ReplyRoom, StreamedError
+from app.providers.think_tags import TaggedText
 from app.providers.wire import (
     MOST_ITEMS,
     MalformedAnswerError,
@@ -118,8 +120,11 @@ class ChatAssembly(Assembly):
 
     reasons = _FINISH_REASONS
 
-    def __init__(self, stop_sequences: Sequence[str] = (), *, with_details: bool = False) -> None:
+    def __init__(
+        self, stop_sequences: Sequence[str] = (), *, with_details: bool = False, think_tags: ThinkTags = "separate"
+    ) -> None:
         super().__init__(stop_sequences)
+        self._tagged = TaggedText(think_tags)
         self._calls = _CallFragments(self._room)
         self._details = _Details() if with_details else None
         self._in_deltas = False
@@ -153,7 +158,9 @@ class ChatAssembly(Assembly):
         delta = fields_of(choice.get("delta"))
         # MiniMax ends a stream with the whole message once more.
         message = delta or ({} if self._in_deltas else fields_of(choice.get("message")))
-        text, reasoning, is_refusal = _said(message)
+        content, named, is_refusal = _said(message)
+        text, tagged = self._tagged.add(content)
+        reasoning = named or tagged
         if text:  # what follows an answer is part of it
             self._is_refusal = is_refusal and (self._is_refusal or not self._text.text)
         called = _called(message)
@@ -177,6 +184,12 @@ class ChatAssembly(Assembly):
         self._take(fields, {**choice, "index": 0})
         self.rest()
         return self.completion()
+
+    def rest(self) -> Delta:
+        text, reasoning = self._tagged.rest()
+        held = Delta(self._text.add(text), self._reasoning.add(reasoning))
+        last = super().rest()
+        return Delta(held.text + last.text, held.reasoning + last.reasoning)
 
     def completion(self) -> Completion:
         calls, details = self._calls.whole(), self._details.whole() if self._details else ()
