@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.core.connection_string import for_driver
 from app.core.fairness import share_of
 
 _LISTED = {
@@ -120,10 +121,12 @@ class Settings(BaseSettings):
 
     @field_validator("database_url")
     @classmethod
-    def _is_not_empty(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value():  # libpq would look for a server on this machine
+    def _is_for_the_driver(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is None:
+            return None
+        if not value.get_secret_value():  # libpq would look for a server on this machine
             raise ValueError("it is empty: give a connection string, or unset it for the embedded Postgres")
-        return value
+        return SecretStr(for_driver(value.get_secret_value()))
 
     @field_validator("*", mode="before")
     @classmethod

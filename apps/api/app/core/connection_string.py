@@ -1,0 +1,41 @@
+"""The connection string of the database, as libpq, SQLAlchemy and providers of Postgres write it, for the driver."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from typing import Final
+
+_WITH_DRIVER: Final = re.compile(r"postgres(?:ql)?\+\w+(?=://)")
+_SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_OF_LIBPQ: Final = re.compile(
+    r"connect_timeout|keepalives(_\w+)?|tcp_user_timeout|gssencmode|channel_binding|client_encoding"
+    r"|fallback_application_name"
+)
+"""How libpq connects. The service has timeouts and keepalives of its own; the driver's encoding is always UTF8."""
+
+
+def for_driver(given: str) -> str:
+    """The same string without SQLAlchemy's name of a driver in the scheme and without what only libpq knows. The driver
+    would send other names than its own to the server, as settings. `ssl` is SQLAlchemy's name for `sslmode`, and
+    `sslrootcert=system` are the certificates that the system trusts.
+
+    Raises `ValueError` for what the driver cannot do: `channel_binding=require`, and unknown modes.
+    """
+    address, _, query = _WITH_DRIVER.sub("postgresql", given, count=1).partition("?")
+    kept: list[str] = []
+    for parameter in query.split("&"):
+        name, _, value = parameter.partition("=")
+        name = "sslmode" if name == "ssl" else name
+        if (name, value) == ("channel_binding", "require"):
+            raise ValueError(
+                "the driver has no channel binding: in the place of channel_binding=require, "
+                "sslmode=verify-full&sslrootcert=system makes sure who answers"
+            )
+        if name == "sslmode" and value not in _SSL_MODES:
+            raise ValueError(f"sslmode is one of {', '.join(_SSL_MODES)}")
+        if (name, value) == ("sslrootcert", "system"):
+            value = ssl.get_default_verify_paths().cafile or value
+        if name and not _OF_LIBPQ.fullmatch(name):
+            kept.append(f"{name}={value}")
+    return "?".join([address, *filter(None, ["&".join(kept)])])
