@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from app.commands.resources import read_settings
-from app.core.config import Settings
+from app.core.config import Settings, variables
 from app.domain.errors import OperatorError
+from app.providers.catalogue_file import key_of, read_catalogue
 
 
 def test_an_empty_path_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,3 +66,18 @@ def test_variables_that_others_set_beside_the_service_are_let_through(
         monkeypatch.setenv(f"PLIMSOLL_{name}", "tcp://10.96.0.10:80")
     monkeypatch.setenv("CONTEXT_WINDOW", "1")
     assert read_settings().port == 8000
+
+
+def test_the_key_of_a_provider_may_be_in_the_file_and_the_environment_overrides_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    models = tmp_path / "models.toml"
+    models.write_text(
+        'default = "m"\n[models.m]\nprovider = "openai"\nmodel = "n"\napi_key_env = "KEY_OF_A_PROVIDER"\n'
+    )
+    (tmp_path / ".env").write_text('KEY_OF_A_PROVIDER="sk-of-the-file"\nEXPORTED_NOWHERE\n')
+    entry = read_catalogue(models, variables()).models["m"]
+    assert key_of(entry, variables()) == "sk-of-the-file"
+    monkeypatch.setenv("KEY_OF_A_PROVIDER", "sk-of-the-environment")
+    assert key_of(entry, variables()) == "sk-of-the-environment"

@@ -15,7 +15,7 @@ from time import monotonic
 from uuid_utils.compat import uuid7
 
 from app.api.problems import KINDS
-from app.core.config import Settings
+from app.core.config import Settings, variables
 from app.db import embedded
 from app.db.database import Database
 from app.db.driver import new_id
@@ -94,7 +94,7 @@ async def _runtime(
     owned.callback(jobs.close)
     catalogue = load_catalogue(
         settings.models_file,
-        environ=os.environ,
+        environ=variables(),
         fallback_window=settings.context_fallback_limit,
         now=now,
         encoding_for_model=encoding_for_model,

@@ -30,7 +30,7 @@ from uvicorn.supervisors import Multiprocess
 from app.api.connections import KEEP_ALIVE_S, Connection, Connections, take_descriptors
 from app.commands.resources import database_url, on_database
 from app.composition import command_runtime, guarded_policy
-from app.core.config import Settings
+from app.core.config import Settings, variables
 from app.core.logging import configure_logging, log_unhandled_errors
 from app.core.memory import collect_seldom, map_large_blocks
 from app.db.database import Database, PageBounds
@@ -68,7 +68,7 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
     Raises `OperatorError`, `EmbeddedPostgresError`, `MigrationFailed`, `DatabaseUnreachable`, `CatalogueError` or
     `InvalidRequest` (of the policy settings) before it listens.
     """
-    catalogue = read_catalogue(settings.models_file, os.environ)
+    catalogue = read_catalogue(settings.models_file, variables())
     if settings.context_summary_model not in {"", *catalogue.models}:
         known = ", ".join(catalogue.models)
         raise OperatorError(

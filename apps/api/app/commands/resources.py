@@ -9,16 +9,14 @@ import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TypeVar
 
 import typer
-from dotenv import dotenv_values
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.core.config import Settings
+from app.core.config import ENV_FILE, Settings, variables
 from app.db import embedded
 from app.db.database import Database
 from app.db.schema import reach
@@ -28,7 +26,6 @@ T = TypeVar("T")
 _PREFIX = "PLIMSOLL_"
 _LEAST_RATIO = 0.85
 """From which a name is taken for a misspelled one: one letter wrong or missing, or two of a long name."""
-_ENV_FILE = Path(str(Settings.model_config.get("env_file")))
 
 
 @contextmanager
@@ -78,7 +75,7 @@ def read_settings() -> Settings:
     that is nearly that of a setting: without the setting another database could be served."""
     try:
         settings = Settings()
-        misspelled = [*map(_misspelled, {**os.environ, **dotenv_values(_ENV_FILE)})]
+        misspelled = [*map(_misspelled, variables())]
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False)
         named = [(_variable(problem["loc"]), problem["msg"].removeprefix("Value error, ")) for problem in problems]
@@ -105,11 +102,11 @@ def _misspelled(variable: str) -> str:
 
 def _place(variable: str) -> str:
     """The line of `.env` that sets a variable, unless the environment overrides it."""
-    if variable in map(str.upper, os.environ) or not _ENV_FILE.is_file():
+    if variable in map(str.upper, os.environ) or not ENV_FILE.is_file():
         return ""
     named = re.compile(rf"\s*(export\s+)?{variable}\s*=", re.IGNORECASE)
-    lines = enumerate(_ENV_FILE.read_text(encoding="utf-8").splitlines(), start=1)
-    return "".join(f" ({_ENV_FILE}, line {number})" for number, line in lines if named.match(line))
+    lines = enumerate(ENV_FILE.read_text(encoding="utf-8").splitlines(), start=1)
+    return "".join(f" ({ENV_FILE}, line {number})" for number, line in lines if named.match(line))
 
 
 def _variable(location: tuple[int | str, ...]) -> str:

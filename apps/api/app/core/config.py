@@ -6,14 +6,16 @@ import contextlib
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from dotenv import dotenv_values
 from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.core.connection_string import for_driver
 from app.core.fairness import share_of
 
+ENV_FILE: Final = Path(".env")
 _LISTED = {
     "cors_origins": (
         re.compile(r"https?://[a-z0-9.-]+(:\d{1,5})?"),
@@ -35,11 +37,16 @@ def _named(variable: str, default: Any, **bounds: Any) -> Any:
     return Field(default=default, validation_alias=AliasChoices(variable, variable.lower()), **bounds)
 
 
+def variables() -> dict[str, str]:
+    """All variables of `.env` and of the environment, which overrides it: the catalogue names those that hold keys."""
+    return {name: value for name, value in dotenv_values(ENV_FILE).items() if value is not None} | os.environ
+
+
 class Settings(BaseSettings):
     """Every variable of `.env.example`, with its default. Frozen: a process never changes its settings."""
 
     model_config = SettingsConfigDict(
-        env_file=".env", env_prefix="PLIMSOLL_", extra="ignore", frozen=True, populate_by_name=True
+        env_file=ENV_FILE, env_prefix="PLIMSOLL_", extra="ignore", frozen=True, populate_by_name=True
     )
 
     database_url: SecretStr | None = _named("DATABASE_URL", None)
