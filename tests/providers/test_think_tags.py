@@ -33,6 +33,8 @@ CASES: list[tuple[ThinkTags | None, str, str, str | None]] = [
     (None, "Why?</think>Yes.", "Why?</think>Yes.", None),
     ("opened", "Why?\n</think>\n\nYes.", "Yes.", "Why?\n"),
     ("opened", "It never", "", "It never"),
+    ("opened", "<thi", "", "<thi"),
+    ("opened", "<think>\nWhy?</think>Yes.", "Yes.", "Why?"),  # where the template does not open it each time
     ("keep", "<think>Why?</think>\nYes.", "<think>Why?</think>\nYes.", None),
 ]
 

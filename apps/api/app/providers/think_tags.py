@@ -20,12 +20,8 @@ class TaggedText:
     """
 
     def __init__(self, tags: ThinkTags) -> None:
-        begins: dict[ThinkTags, Literal["before", "inside", "text"]] = {
-            "separate": "before",
-            "opened": "inside",
-            "keep": "text",
-        }
-        self._at: Literal["before", "inside", "behind", "text"] = begins[tags]
+        self._without_opening: Literal["inside", "text"] = "inside" if tags == "opened" else "text"
+        self._at: Literal["before", "inside", "behind", "text"] = "text" if tags == "keep" else "before"
         self._held = ""
         self._has_reasoning = False
 
@@ -43,7 +39,7 @@ class TaggedText:
                 self._held = text
                 return "", ""
             else:
-                self._at = "text"
+                self._at = self._without_opening
         if self._at == "inside":
             text, reasoning = self._inside(text)
         if self._at == "behind":
@@ -54,6 +50,7 @@ class TaggedText:
     def rest(self) -> tuple[str, str]:
         """The text and the reasoning that were held, for the end of the answer."""
         held, self._held = self._held, ""
+        self._at = self._without_opening if self._at == "before" else self._at
         return ("", held) if self._at == "inside" else (held, "")
 
     def _inside(self, piece: str) -> tuple[str, str]:
