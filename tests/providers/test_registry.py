@@ -107,7 +107,7 @@ REMOTE = "default = 'a'\n[models.a]\nprovider = 'openai'\nmodel = 'm'\n"
         (OFFLINE.replace("default = 'a'", "default = 'b'"), "default", "'b'"),
         (f"modles = 1\n{OFFLINE}", "modles", "no such key"),
         (f"{OFFLINE}context_windw = 1", "models.a.context_windw", "no such key"),
-        (OFFLINE.replace("offline", "gemini"), "models.a.provider", "'openai'"),
+        (OFFLINE.replace("offline", "gemini"), "models.a.provider", "any server of chat completions"),
         (OFFLINE.replace("offline", "anthropic") + "base_url = 'http://h'", "models.a.model", "missing"),
         (REMOTE.replace("openai", "anthropic"), "models.a.api_key_env", "Anthropic"),
         (

@@ -224,7 +224,8 @@ def _dotted(table: dict[str, Any], above: str = "") -> Iterator[str]:
 def _problem(error: Any) -> Problem:
     message: str = error["msg"].removeprefix("Value error, ")
     worded = {"extra_forbidden": "there is no such key", "missing": "is missing"}.get(error["type"])
-    return ".".join(map(str, error["loc"])), worded or f"{message[:1].lower()}{message[1:]}"
+    advice = "; 'openai' is any server of chat completions" if error["loc"][-1] == "provider" and not worded else ""
+    return ".".join(map(str, error["loc"])), worded or f"{message[:1].lower()}{message[1:]}{advice}"
 
 
 def key_of(entry: ModelEntry, environ: Mapping[str, str]) -> str | None:
