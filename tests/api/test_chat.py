@@ -214,6 +214,23 @@ def test_a_stream_has_role_deltas_reason_usage_and_end_mark(database_url: str, t
         assert "usage" not in raw
 
 
+def test_the_reasoning_of_a_model_is_a_member_of_its_own_that_a_resent_list_may_have(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say("<think>Which port? </think> It is 8443.")) as at:
+        create = partial(at.client.chat.completions.create, model="main")
+        answer = create(messages=[user("The port?")])
+        message = answer.choices[0].message.model_dump(exclude_none=True)
+        assert message == {"role": "assistant", "content": "It is 8443.", "reasoning_content": "Which port? "}
+        resent: list[Any] = [user("The port?"), message, user("Again?")]
+        deltas = [chunk.choices[0].delta.model_dump() for chunk in create(messages=resent, stream=True)]
+        assert "".join(delta["content"] or "" for delta in deltas) == "It is 8443."
+        assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "Which port? "
+        assert at.sent() == [user("The port?"), {"role": "assistant", "content": "It is 8443."}, user("Again?")]
+        of_text = at.client.completions.create(model="main", prompt="?", stream=True)
+        assert "".join(chunk.choices[0].text for chunk in of_text) == "It is 8443."
+
+
 def test_the_end_of_a_stream_names_the_alias_that_answered(database_url: str, tmp_path: Path) -> None:
     """Frameworks read the model, and the price of its tokens, from the chunks with the finish reason and the usage."""
     down = Answer({"error": {"message": "away"}}, status=503)

@@ -1474,6 +1474,11 @@ export interface components {
             refusal: string | null;
             /** Tool Calls */
             tool_calls?: (components["schemas"]["ToolCallIn"] | components["schemas"]["CustomCall"])[] | null;
+            /**
+             * Reasoning Content
+             * @description The model's reasoning; absent if it gave none.
+             */
+            reasoning_content?: string | null;
         };
         /**
          * ChatUsage

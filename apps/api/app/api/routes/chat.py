@@ -221,6 +221,8 @@ class ChatForm:
     id_prefix = "chatcmpl"
     kind = "chat.completion"
     kind_of_chunk = "chat.completion.chunk"
+    streamed = ("reasoning_content", "content", "refusal")
+    """The members that are streamed as they arrive."""
 
     def __init__(self, call: Call, body: ChatIn | CompletionIn, session_id: SessionId) -> None:
         self.headers: Mapping[str, str] = {SESSION_HEADER: str(session_id)}
@@ -256,15 +258,14 @@ class ChatForm:
         return {"delta": delta}
 
     def event(self, event: TurnEvent) -> Iterable[bytes]:
-        """The role when the context is assembled, then the model's text. This form has no field for reasoning."""
+        """The role when the context is assembled, then the model's reasoning and text."""
         if event.name == "context.assembled":
             yield self._chunk({"role": "assistant", "content": ""})
         else:
             refusal = event.data.get("refusal", "")
-            if text := event.data.get("text", "").removesuffix(refusal):
-                yield self._chunk({"content": text})
-            if refusal:
-                yield self._chunk({"refusal": refusal})
+            text, reasoning = event.data.get("text", "").removesuffix(refusal), event.data.get("reasoning")
+            given = {"reasoning_content": reasoning, "content": text, "refusal": refusal}
+            yield from [self._chunk({member: given[member]}) for member in self.streamed if given[member]]
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """The text unless it was streamed, then the tool calls, each whole, the finish reason, and the end mark."""
@@ -297,6 +298,7 @@ class CompletionForm(ChatForm):
 
     id_prefix = "cmpl"
     kind = kind_of_chunk = "text_completion"
+    streamed = ("content", "refusal")
 
     def reply(self, outcome: TurnOutcome) -> JsonObject:
         return {"text": outcome.text or ""}
@@ -306,10 +308,12 @@ class CompletionForm(ChatForm):
 
 
 def _content(outcome: TurnOutcome) -> JsonObject:
-    """The reply's text as `content`, or as `refusal` if it is one."""
+    """The reply's text as `content`, or as `refusal` if it is one. OpenAI has no member for the reasoning; it has the
+    name that DeepSeek, vLLM and others give it, which clients know."""
+    reasoning = {"reasoning_content": outcome.completion.reasoning} if outcome.completion.reasoning else {}
     if outcome.completion.finish_reason == "refusal":
-        return {"content": None, "refusal": outcome.text}
-    return {"content": outcome.text, "refusal": None}
+        return {"content": None, "refusal": outcome.text, **reasoning}
+    return {"content": outcome.text, "refusal": None, **reasoning}
 
 
 def _usage(usage: Usage | None) -> JsonObject | None:

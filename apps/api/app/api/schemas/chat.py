@@ -201,6 +201,7 @@ class ChatReply(Answer):
     content: str | None
     refusal: str | None
     tool_calls: list[ToolCallIn | CustomCall] | None = None
+    reasoning_content: str | None = optional("The model's reasoning; absent if it gave none.")
 
 
 class ChatChoice(Answer):
