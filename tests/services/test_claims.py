@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from app.db.claims import renew_lease
+from app.db.records import TurnEnd, record_end
+from app.db.sessions import lock_session
+from app.db.turns import fail_lost_turns
 from app.domain.errors import TurnInProgress
+from app.domain.frozen import replace
 from app.domain.types import RecordedReply, ToolCall, TurnStatus
-from app.services.turn.claim import claim_drafted, draft_turn
-from app.services.turn.take import retry_turn
+from app.services.turn.claim import claim_drafted, claim_retry, draft_turn
+from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from tests.providers.server import serving
 from tests.services.service import chat, models_toml, ref_of, service
 from tests.services.test_tools import TOOLS, calls
+from torture.databases import citus_servers
+
+WAITS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 @pytest.mark.parametrize("state", ["running", "awaiting_tools", "completed"])
@@ -50,3 +59,48 @@ async def test_a_long_option_that_is_neither_a_system_prompt_nor_a_tool_is_sent_
         turn = (await at.outputs(session.id, turn.id, {"b": "Nothing."})).turn
         assert turn.status is TurnStatus.COMPLETED
         assert [seen.json["response_format"] for seen in server.seen] == [options["response_format"]] * 3
+
+
+@pytest.mark.skipif(citus_servers() is not None, reason="it watches the locks of one server")
+async def test_a_lease_that_is_renewed_while_a_sweep_waits_for_the_session_is_not_lost(database_url: str) -> None:
+    """Its worker was late, and is at it."""
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        draft = await draft_turn(at.rt, TurnRequest(content="Hi", request_sha256="x"), None)
+        claimed = await claim_drafted(at.rt, session, draft, TurnOptions())
+        await at.rows("UPDATE turns SET lease_expires_at = statement_timestamp() - interval '1 s' RETURNING id")
+        async with at.rt.heavy.database.begin() as held:
+            assert await lock_session(held, session)
+            sweeping = asyncio.ensure_future(at.rt.database.run(fail_lost_turns, session.id))
+            while not await at.rows(WAITS):  # noqa: ASYNC110 - the database notifies nobody
+                await asyncio.sleep(0.01)
+            assert await at.rt.database.run(renew_lease, claimed.claim, 30)
+        assert await sweeping == 0
+        assert await at.rows("SELECT status FROM turns") == [{"status": "running"}]
+
+
+async def test_a_renewal_waits_for_no_turn_that_is_being_ended(database_url: str) -> None:
+    """The renewals of the process's other turns come after it."""
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        draft = await draft_turn(at.rt, TurnRequest(content="Hi", request_sha256="x"), None)
+        claim = (await claim_drafted(at.rt, session, draft, TurnOptions())).claim
+        async with at.rt.heavy.database.begin() as held:
+            assert await record_end(held, claim, TurnEnd(TurnStatus.COMPLETED, "offline", steps=[], audits=[]))
+            async with asyncio.timeout(2):
+                assert await at.rt.database.run(renew_lease, claim, 30), "nobody else has it"
+
+
+async def test_an_end_is_stored_once_and_by_the_newest_claim_only(database_url: str) -> None:
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        draft = await draft_turn(at.rt, TurnRequest(content="Hi", request_sha256="x"), None)
+        first = (await claim_drafted(at.rt, session, draft, TurnOptions())).claim
+        await cancel_turn(at.rt, session, draft.turn_id)
+        second = (await claim_retry(at.rt, session, draft.turn_id, TurnOptions(), "offline")).claim
+        end = TurnEnd(TurnStatus.COMPLETED, "offline", steps=[], audits=[])
+        for claim, output, is_stored in ((first, "Late.", False), (second, "Hello.", True), (second, "Twice.", False)):
+            async with at.rt.database.begin() as tx:
+                stored = await record_end(tx, claim, replace(end, assistant_output=output))
+            assert (stored is not None) is is_stored
+        assert await at.rows("SELECT assistant_output FROM turns") == [{"assistant_output": "Hello."}]
