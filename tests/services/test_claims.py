@@ -17,8 +17,8 @@ from app.domain.types import RecordedReply, ToolCall, TurnStatus
 from app.services.turn.claim import claim_drafted, claim_retry, draft_turn
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
-from tests.providers.server import serving
-from tests.services.service import chat, models_toml, ref_of, service
+from tests.providers.server import Answer, serving
+from tests.services.service import chat, model, models_toml, ref_of, service, sound_summary
 from tests.services.test_tools import TOOLS, calls
 from torture.databases import citus_servers
 
@@ -104,3 +104,23 @@ async def test_an_end_is_stored_once_and_by_the_newest_claim_only(database_url: 
                 stored = await record_end(tx, claim, replace(end, assistant_output=output))
             assert (stored is not None) is is_stored
         assert await at.rows("SELECT assistant_output FROM turns") == [{"assistant_output": "Hello."}]
+
+
+async def test_a_replay_states_the_usage_of_the_turn_without_that_of_its_summary(
+    database_url: str, tmp_path: Path
+) -> None:
+    def cached(answer: Answer, tokens: int) -> Answer:
+        usage = {**answer.body["usage"], "prompt_tokens_details": {"cached_tokens": tokens}}
+        return Answer({**answer.body, "usage": usage})
+
+    script = model(lambda _: cached(chat("Noted."), 4), lambda request: cached(sound_summary(request), 64))
+    async with serving(script) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session(policy={"summary_call": "separate"})
+        for number in range(10):
+            words = f"Point {number}. " + "Many words of it. " * 30
+            first = await at.turn(session.id, words, key=f"k{number}")
+            again = await at.turn(session.id, words, key=f"k{number}")
+            assert again.completion is not None
+            assert first.completion is not None
+            assert again.completion.usage == first.completion.usage
+        assert await at.rows("SELECT 1 FROM usage_records WHERE purpose = 'summary' AND turn_id IS NOT NULL")
