@@ -72,7 +72,8 @@ _HERS = f"""
     INSERT INTO pins (session_id, name, content) VALUES ('{_TALKED}', 'pin', 'text');
     INSERT INTO limits (tenant_id, name, value) VALUES ('anna', 'turns_per_day', 1);
     INSERT INTO tenant_usage (tenant_id, span, starts_at, turns, tokens, usd, reserved_tokens, reserved_usd)
-    VALUES ('anna', 'day', date_trunc('day', now(), 'UTC'), 1, 1, 1, 0, 0), ('bert', 'day', now(), 0, 0, 0, 0, 0);
+    VALUES ('anna', 'day', date_trunc('day', now(), 'UTC'), 1, 1, 1, 0, 0), ('bert', 'day', now(), 0, 0, 0, 0, 0),
+        ('anna', 'month', date_trunc('month', now(), 'UTC'), 9, 1, 1, 0, 0);
     UPDATE sessions SET created_at = now() - interval '2 days', updated_at = now() - interval '2 days';
     UPDATE pins SET updated_at = now() - interval '2 days';
     """  # noqa: S608 - ids of ours
@@ -208,6 +209,18 @@ async def test_a_statement_finds_and_changes_no_row_of_another_tenant(database_u
             assert await _rows(tx) == before
         async with database.begin() as tx:
             assert await _found(call(tx, TenantId("anna"))) not in _NOTHING
+    finally:
+        await database.aclose()
+
+
+async def test_the_limits_of_a_tenant_are_listed_with_its_own_use(database_url: str) -> None:
+    connection = await cast(Any, asyncpg).connect(past_pooler(database_url))
+    await connection.execute(_HERS)
+    await connection.close()
+    database = Database(database_url, pool_size=1)
+    try:
+        listed = await database.run(limits.list_limits, TenantId("anna"))
+        assert [(row["name"], row["span"], row["turns"]) for row in listed] == [("turns_per_day", "day", 1)]
     finally:
         await database.aclose()
 
