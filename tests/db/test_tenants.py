@@ -237,7 +237,8 @@ def test_every_function_that_is_given_a_tenant_is_tried() -> None:
     assert found == {function.__name__ for function in _CALLS} | _OF_THE_TENANT_ITSELF
 
 
-_NOTHING: tuple[object, ...] = (None, False, 0, [], {}, Fetched([], has_more=False))
+_NO_ROWS: Fetched[object] = Fetched([], has_more=False)
+_NOTHING: tuple[object, ...] = (None, False, 0, [], {}, _NO_ROWS)
 
 
 async def _found(finding: Awaitable[object]) -> object:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.db.claims import renew_lease
-from app.db.records import TurnEnd, record_end
+from app.db.records import TurnEnd, record_end, recorded_before
 from app.db.sessions import lock_session
 from app.db.turns import fail_lost_turns
 from app.domain.errors import TurnInProgress
@@ -99,10 +99,18 @@ async def test_an_end_is_stored_once_and_by_the_newest_claim_only(database_url: 
         await cancel_turn(at.rt, session, draft.turn_id)
         second = (await claim_retry(at.rt, session, draft.turn_id, TurnOptions(), "offline")).claim
         end = TurnEnd(TurnStatus.COMPLETED, "offline", steps=[], audits=[])
-        for claim, output, is_stored in ((first, "Late.", False), (second, "Hello.", True), (second, "Twice.", False)):
+        for claim, output, is_stored in (
+            (first, "Early.", False),
+            (second, "Hello.", True),
+            (second, "Twice.", False),
+            (first, "Late.", False),
+        ):
             async with at.rt.database.begin() as tx:
                 stored = await record_end(tx, claim, replace(end, assistant_output=output))
             assert (stored is not None) is is_stored
+            if stored is None:  # was it a commit whose answer was lost?
+                found = await at.rt.database.run(recorded_before, claim)
+                assert (found and found.assistant_output) == (None if claim is first else "Hello.")
         assert await at.rows("SELECT assistant_output FROM turns") == [{"assistant_output": "Hello."}]
 
 
