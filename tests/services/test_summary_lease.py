@@ -4,11 +4,43 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from app.db.summaries import release_summary_lease, take_summary_lease
-from app.domain.types import SessionId, SummaryId
-from tests.services.service import Service, service
+from app.db.summaries import AttemptNote, release_summary_lease, store_attempt, take_summary_lease
+from app.domain.frozen import replace
+from app.domain.stored import NewSummary
+from app.domain.types import MessageId, SessionId, SummaryId, TurnId
+from app.services.turn.claim import claim_drafted, claim_retry, draft_turn
+from app.services.turn.take import cancel_turn
+from app.services.turn.types import TurnOptions, TurnRequest
+from tests.services.service import Service, ref_of, service
 
 ONE, TWO = UUID(int=1), UUID(int=2)
+
+
+def _summary(session_id: SessionId, turn_id: TurnId) -> NewSummary:
+    return NewSummary(
+        id=SummaryId(ONE),
+        from_message_id=MessageId(ONE),
+        to_message_id=MessageId(ONE),
+        previous_summary_id=None,
+        summary_text="Short.",
+        key_facts=(),
+        open_questions=(),
+        decisions=(),
+        action_items=(),
+        status="active",
+        origin="model",
+        model_alias="offline",
+        call=None,
+        call_reason=None,
+        token_estimate=1,
+        prompt_tokens=None,
+        completion_tokens=None,
+        created_by_turn_id=turn_id,
+        created_at=None,
+        session_id=session_id,
+        to_message_seq=1,
+        token_encoding="e",
+    )
 
 
 async def _takes(
@@ -65,3 +97,18 @@ async def test_the_limits_of_a_lease_are_the_sessions_and_its_tenants(database_u
         await at.rows("INSERT INTO limits (tenant_id, name, value) VALUES ('other', 'turns_total', 1) RETURNING name")
         taken = await at.rt.database.run(take_summary_lease, session_id, ONE, 30, None, for_turn=False)
         assert taken == (True, {"session": {"turns_total": 7}})
+
+
+async def test_a_summary_is_stored_for_the_newest_claim_of_its_turn_only(database_url: str) -> None:
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        draft = await draft_turn(at.rt, TurnRequest(content="Hi", request_sha256="x"), None)
+        first = (await claim_drafted(at.rt, session, draft, TurnOptions())).claim
+        await cancel_turn(at.rt, session, draft.turn_id)
+        second = (await claim_retry(at.rt, session, draft.turn_id, TurnOptions(), "offline")).claim
+        new = _summary(session.id, draft.turn_id)
+        assert not await at.rt.database.run(store_attempt, session.id, new, AttemptNote(), first)
+        assert await at.rt.database.run(store_attempt, session.id, new, AttemptNote(), second)
+        await at.rows("UPDATE session_summaries SET status = 'undone' RETURNING id")
+        later = replace(new, id=SummaryId(TWO), previous_summary_id=SummaryId(ONE))
+        assert not await at.rt.database.run(store_attempt, session.id, later, AttemptNote(), second), "ONE is undone"
