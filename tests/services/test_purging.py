@@ -26,6 +26,12 @@ from tests.services.test_limits import usage
 from tests.services.untouched import contents
 
 MONTH = timedelta(days=30)
+_SUMMARIZE = """
+    INSERT INTO session_summaries (id, session_id, from_message_id, to_message_id, to_message_seq, summary_text,
+        key_facts, open_questions, decisions, action_items, status, origin, model_alias, token_estimate, token_encoding)
+    SELECT id, session_id, id, id, seq, 'Short.', '[]', '[]', '[]', '[]', 'active', 'person', 'm', 1, 'e'
+    FROM messages WHERE session_id = :sid LIMIT 1 RETURNING id
+    """
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
@@ -81,18 +87,22 @@ async def test_a_dry_run_says_what_a_run_would_erase_and_erases_nothing(database
 
 async def test_whatever_changes_a_session_is_activity(database_url: str) -> None:
     async with service(database_url) as at:
-        turned, changed, pinned, idle = [await old_session(at) for _ in range(4)]
+        turned, changed, pinned, summarized, idle = [await old_session(at) for _ in range(5)]
         await at.turn(turned, "Back again.")
         await change_session(at.rt, ref_of(changed), {"room_goal": "Another one."})
         await put_pin(at.rt, ref_of(pinned), Pin("port", "8443"))
-        assert (await purge(at.rt.database, MONTH)).done == 1
-        assert [await exists(at, session) for session in (turned, changed, pinned, idle)] == [True, True, True, False]
+        await at.rows(_SUMMARIZE, sid=summarized)
+        for dry_run in (True, False):
+            assert (await purge(at.rt.database, MONTH, dry_run=dry_run)).done == 1
+        kept = [await exists(at, session) for session in (turned, changed, pinned, summarized, idle)]
+        assert kept == [True, True, True, True, False]
 
 
 async def test_only_the_named_tenants_sessions_go(database_url: str) -> None:
     async with service(database_url) as at:
         ours, theirs = await old_session(at), await old_session(at, TenantId("other"))
-        assert (await purge(at.rt.database, MONTH, TenantId("other"))).done == 1
+        for dry_run in (True, False):
+            assert (await purge(at.rt.database, MONTH, TenantId("other"), dry_run=dry_run)).done == 1
         assert [await exists(at, ours), await exists(at, theirs)] == [True, False]
 
 

@@ -65,8 +65,7 @@ _RECORD_RESERVED = sql(f"{_WRITTEN}, {released('t')}, {GIVING_BACK} SELECT * FRO
 
 # Every other way to end a turn raises its fence: a turn that ended under our fence was ended by us.
 _RECORDED_BY_US = sql(f"""
-    SELECT {TURN_COLUMNS} FROM turns
-    WHERE session_id = :session_id AND id = :turn_id AND fence = :fence AND status <> 'running'
+    SELECT {TURN_COLUMNS} FROM turns WHERE session_id = :session_id AND id = :turn_id AND fence = :fence
     """)
 
 _ADD_USAGES = sql(
@@ -229,7 +228,8 @@ async def _without_large(tx: Transaction, session_id: SessionId, blocks: Sequenc
 
 
 async def recorded_before(tx: Transaction, claim: Claim) -> TurnRecord | None:
-    """The turn if this claim has ended it already, for when the answer to a commit was lost; None if it has not."""
+    """For a claim whose turn `record_end` finds no longer running: the turn if this claim has ended it, for when the
+    answer to a commit was lost; None if another has."""
     ours = {"session_id": claim.session_id, "turn_id": claim.turn_id, "fence": claim.fence}
     return await tx.fetch_record(turn_record, _RECORDED_BY_US, **ours)
 

@@ -144,9 +144,9 @@ def _ending(status: str, session: str, which: str, used: str) -> str:
             FROM held WHERE turns.session_id = :session_id AND turns.id = held.id
             RETURNING turns.id
         ), released AS (
-            SELECT reservation, {used} FROM held WHERE reservation IS NOT NULL
+            SELECT reservation, {used} FROM held
         ), {GIVING_BACK}
-        SELECT ended.id, released.* FROM ended LEFT JOIN released ON true
+        SELECT ended.id, released.* FROM ended, released
     """
 
 

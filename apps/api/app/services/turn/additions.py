@@ -68,8 +68,7 @@ async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Addi
     is_new = keeping is not None and keeping.fields is not None
     if not is_new and await turns.newest_of(tx, session, lock=True) != newest:
         raise TurnInProgress("The session went on meanwhile.")
-    ends_turn = additions.outputs is not None and newest.status is TurnStatus.AWAITING_TOOLS
-    ended_turn_id = newest.turn_id if ends_turn else None
+    ended_turn_id = None if additions.outputs is None else newest.turn_id
     if ended_turn_id is not None:
         await _end_waiting(rt, tx, session, ended_turn_id, additions.outputs or ())
     await append_history(tx, session, additions.history)

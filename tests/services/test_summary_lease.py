@@ -1,0 +1,114 @@
+"""One worker at a time makes a summary of a session, and a dead one's place is taken."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from app.db.summaries import AttemptNote, release_summary_lease, store_attempt, take_summary_lease
+from app.domain.frozen import replace
+from app.domain.stored import NewSummary
+from app.domain.types import MessageId, SessionId, SummaryId, TurnId
+from app.services.turn.claim import claim_drafted, claim_retry, draft_turn
+from app.services.turn.take import cancel_turn
+from app.services.turn.types import TurnOptions, TurnRequest
+from tests.services.service import Service, ref_of, service
+
+ONE, TWO = UUID(int=1), UUID(int=2)
+
+
+def _summary(session_id: SessionId, turn_id: TurnId) -> NewSummary:
+    return NewSummary(
+        id=SummaryId(ONE),
+        from_message_id=MessageId(ONE),
+        to_message_id=MessageId(ONE),
+        previous_summary_id=None,
+        summary_text="Short.",
+        key_facts=(),
+        open_questions=(),
+        decisions=(),
+        action_items=(),
+        status="active",
+        origin="model",
+        model_alias="offline",
+        call=None,
+        call_reason=None,
+        token_estimate=1,
+        prompt_tokens=None,
+        completion_tokens=None,
+        created_by_turn_id=turn_id,
+        created_at=None,
+        session_id=session_id,
+        to_message_seq=1,
+        token_encoding="e",
+    )
+
+
+async def _takes(
+    at: Service,
+    session_id: SessionId,
+    lease_id: UUID,
+    *,
+    lease_s: float = 30,
+    previous_id: SummaryId | None = None,
+    for_turn: bool = False,
+) -> bool:
+    taking = at.rt.database.run(take_summary_lease, session_id, lease_id, lease_s, previous_id, for_turn=for_turn)
+    stands, limits = await taking
+    assert stands is (previous_id is None), "there is no active summary"
+    return limits is not None
+
+
+async def test_a_lease_is_one_workers_until_that_one_releases_it_or_it_is_over(database_url: str) -> None:
+    async with service(database_url) as at:
+        session_id, other_id = [(await at.session()).id for _ in range(2)]
+        assert await _takes(at, session_id, ONE)
+        assert not await _takes(at, session_id, TWO)
+        assert await _takes(at, other_id, TWO), "each session has its own"
+        await at.rt.database.run(release_summary_lease, session_id, TWO)
+        assert not await _takes(at, session_id, TWO), "it was not TWO's to release"
+        await at.rt.database.run(release_summary_lease, session_id, ONE)
+        assert await _takes(at, session_id, TWO, lease_s=-1)
+        assert await _takes(at, session_id, ONE), "the lease of TWO is over"
+
+
+async def test_a_turn_takes_the_lease_of_an_earlier_turn_over_and_no_other(database_url: str) -> None:
+    """A session runs one turn at a time: whoever made a summary for an earlier one is dead."""
+    async with service(database_url) as at:
+        session_id, other_id = [(await at.session()).id for _ in range(2)]
+        earlier, of_other = [(await at.turn(each, "Hi")).turn.id for each in (session_id, other_id)]
+        assert await _takes(at, session_id, earlier, for_turn=True)
+        assert not await _takes(at, session_id, TWO)
+        assert await _takes(at, session_id, TWO, for_turn=True)
+        assert not await _takes(at, session_id, ONE, for_turn=True), "TWO is no turn"
+        assert await _takes(at, other_id, earlier, for_turn=True)
+        assert not await _takes(at, other_id, of_other, for_turn=True), "that turn is none of this session"
+
+
+async def test_no_lease_is_taken_for_a_summary_that_would_fold_one_that_is_not_active(database_url: str) -> None:
+    async with service(database_url) as at:
+        session_id = (await at.session()).id
+        assert not await _takes(at, session_id, ONE, previous_id=SummaryId(UUID(int=9)))
+        assert await _takes(at, session_id, TWO)
+
+
+async def test_the_limits_of_a_lease_are_the_sessions_and_its_tenants(database_url: str) -> None:
+    async with service(database_url) as at:
+        session_id = (await at.session(limits={"turns_total": 7})).id
+        await at.rows("INSERT INTO limits (tenant_id, name, value) VALUES ('other', 'turns_total', 1) RETURNING name")
+        taken = await at.rt.database.run(take_summary_lease, session_id, ONE, 30, None, for_turn=False)
+        assert taken == (True, {"session": {"turns_total": 7}})
+
+
+async def test_a_summary_is_stored_for_the_newest_claim_of_its_turn_only(database_url: str) -> None:
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        draft = await draft_turn(at.rt, TurnRequest(content="Hi", request_sha256="x"), None)
+        first = (await claim_drafted(at.rt, session, draft, TurnOptions())).claim
+        await cancel_turn(at.rt, session, draft.turn_id)
+        second = (await claim_retry(at.rt, session, draft.turn_id, TurnOptions(), "offline")).claim
+        new = _summary(session.id, draft.turn_id)
+        assert not await at.rt.database.run(store_attempt, session.id, new, AttemptNote(), first)
+        assert await at.rt.database.run(store_attempt, session.id, new, AttemptNote(), second)
+        await at.rows("UPDATE session_summaries SET status = 'undone' RETURNING id")
+        later = replace(new, id=SummaryId(TWO), previous_summary_id=SummaryId(ONE))
+        assert not await at.rt.database.run(store_attempt, session.id, later, AttemptNote(), second), "ONE is undone"
