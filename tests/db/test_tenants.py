@@ -74,8 +74,8 @@ _HERS = f"""
     INSERT INTO tenant_usage (tenant_id, span, starts_at, turns, tokens, usd, reserved_tokens, reserved_usd)
     VALUES ('anna', 'day', date_trunc('day', now(), 'UTC'), 1, 1, 1, 0, 0), ('bert', 'day', now(), 0, 0, 0, 0, 0),
         ('anna', 'month', date_trunc('month', now(), 'UTC'), 9, 1, 1, 0, 0);
-    UPDATE sessions SET created_at = now() - interval '2 days', updated_at = now() - interval '2 days';
-    UPDATE pins SET updated_at = now() - interval '2 days';
+    UPDATE sessions SET created_at = '2026-01-01', updated_at = '2026-01-01';
+    UPDATE pins SET updated_at = '2026-01-01';
     """  # noqa: S608 - ids of ours
 
 _Call: TypeAlias = Callable[[Transaction, TenantId], Awaitable[object]]
