@@ -41,7 +41,7 @@ def newer_objects() -> int:
 def skip_when_collecting(*data: object) -> None:
     """Makes the garbage collector skip these objects and what they refer to, for good: the last reference frees them,
     and none may ever be part of a circle. What an object refers to that is skipped already is not looked at."""
-    found = [*data]
+    found = [*filter(gc.is_tracked, data)]
     while found:
         each = found.pop()
         if gc.is_tracked(each) and not isinstance(each, type):

@@ -58,11 +58,11 @@ class Counting:
     reasoning_rule: ReasoningRule | None
 
 
-@frozen
+@dataclass(slots=True)
 class LastPrompt:
     """The prompt that this process sent last for a session: the model alias, the prompt references (JSON), and the
     message number reserved for the reply. `cached_tokens` are those that the provider reported as read from its cache
-    or written to it."""
+    or written to it; they are set when it has answered."""
 
     model_alias: str
     refs: bytes
@@ -224,11 +224,8 @@ class Pasts:
 
     def note_cached(self, session_id: SessionId, usage: Usage) -> None:
         """Records how much of the last prompt the provider has in its cache, as far as it reports that."""
-        past = self._of(session_id)
-        if past.last_prompt:
-            tokens = usage.cached_prompt_tokens + usage.cache_write_prompt_tokens
-            past.last_prompt = replace(past.last_prompt, cached_tokens=tokens)
-            self._put(session_id, past)
+        if prompt := self.last_prompt(session_id):
+            prompt.cached_tokens = usage.cached_prompt_tokens + usage.cache_write_prompt_tokens
 
     def keep_fork(
         self, source: SessionId, target: SessionId, through_seq: int, last_message_seq: int, past_version: int
