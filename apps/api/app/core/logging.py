@@ -86,8 +86,7 @@ def configure_logging(
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         library = logging.getLogger(name)
         library.handlers.clear()
-        library.propagate = True
-    logging.getLogger("uvicorn.access").disabled = True  # the edge logs one line per request, with its ids
+        library.propagate = name != "uvicorn.access"  # the edge logs one line per request, with its ids
 
 
 class _Output:
