@@ -80,6 +80,7 @@ _COMMANDS: Final = (
 _ANSWERS: Final = r"(?:answers?|reply|replies|responses?)\b"
 _NO_VERB: Final = r"(?:wie|noch|schon|für|auch|und|aber|oder|das|es|alles|habe|war|bin|depuis|comme|et|mais|pas)\b"
 RULE: Final = re.compile(
+    r"(?:^|\b(?=\w)|(?=[.,;:–-]))(?:"  # where each of them begins: tried at every letter, they take twice as long
     rf"(?:^\W{{0,3}}|[.,;:–-] |\b(?:please|pls|now on|must|may|should|shall|will|you to) )(?:always |{_COMMANDS})\w"
     r"|(?:^\W{0,3}|[.,;:–-] |\b(?:please|pls|must|should) )(?:avoid |stop (?=\w+ing\b)|under no circumstances )\w"
     r"|\bfrom now on\b|\ballergic to \w|\bremember that (?:i|we|my|our)\b"
@@ -91,7 +92,7 @@ RULE: Final = re.compile(
     # After the verb in German and French: "Antworte immer auf Deutsch", "Ne réponds jamais en anglais".
     rf"|^\W{{0,3}}(?:bitte )?(?!{_NO_VERB})(?:\w*[^\Wt]|\w+en sie) (?:immer|niemals|nie) (?!noch\b|wieder\b|mehr\b)\w"
     rf"|^\W{{0,3}}(?:n(?:e |')(?:\w+ )?jamais|(?!{_NO_VERB})[\w-]+ toujours) \w"
-    rf"|\b(?:(?:and|but|so|can) (?:{_COMMANDS})\w|must(?: not|n't)? (?!have|be (?!\w+(?:ed|en)\b)))"
+    rf"|\b(?:(?:and|but|so|can) (?:{_COMMANDS})\w|must(?: not|n't)? (?!have|be (?!\w+(?:ed|en)\b))))"
 )
 """Clauses that say what has to hold from now on: commands, not reports of the past."""
 RULE_ELSEWHERE: Final = re.compile(
