@@ -172,8 +172,8 @@ class SummaryBody:
 
     def __hash__(self) -> int:
         # Hashing all items takes as long as rendering, which is cached by body. Summaries may have the same text; their
-        # numbers of items and their newest facts keep most of them from being compared item by item.
-        return hash((self.summary_text, *map(len, self.lists.values()), self.key_facts[-1:]))
+        # numbers of facts and decisions and their newest fact keep most of them from being compared item by item.
+        return hash((self.summary_text, len(self.key_facts), len(self.decisions), self.key_facts[-1:]))
 
     @property
     def lists(self) -> dict[SummaryList, tuple[SummaryItem, ...]]:

@@ -70,6 +70,7 @@ class Budget:
         return room
 
 
+@lru_cache(1024)
 def budget_for(limit: int, limit_source: str, max_output_tokens: int) -> Budget:
     """The budget of a window of `limit` tokens whose output may take `max_output_tokens`."""
     output_reserve = min(max_output_tokens, floor(limit * OUTPUT_SHARE))
