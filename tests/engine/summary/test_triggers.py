@@ -145,17 +145,22 @@ def test_a_summary_due_by_the_count_that_would_shrink_nothing_is_worthless_and_t
     assert decision.accounts.actions == ()
 
 
-def test_the_threshold_alone_asks_for_no_summary_that_would_reclaim_next_to_nothing_unless_a_prune_is_due() -> None:
+def test_the_threshold_alone_asks_for_no_summary_that_would_reclaim_next_to_nothing() -> None:
+    snapshot = _with_little_to_fold(input_budget=5000)
+    assert 3500 <= input_tokens_before(snapshot) < 4500
+    assert isinstance(plan(snapshot, estimate), Ready)
+
+
+def test_a_summary_comes_before_a_prune_even_if_it_reclaims_next_to_nothing() -> None:
+    assert isinstance(plan(_with_little_to_fold(input_budget=4000), estimate), SummaryDue)
+
+
+def _with_little_to_fold(*, input_budget: int) -> Snapshot:
     history = History()
     old, new = chat(history, 1, assistant_tokens=100), chat(history, 4, assistant_tokens=800)
     summary = history.summary(SummaryBody(text_of(400)))
     policy = replace(GUARDED, protected_share=None)
-    snapshot = snapshot_of((*old, *new), history.turn(), input_budget=5000, policy=policy, summary=summary)
-    tokens = input_tokens_before(snapshot)
-    assert 3500 <= tokens < 4500
-    assert isinstance(plan(snapshot, estimate), Ready)
-    tighter = snapshot_of((*old, *new), history.turn(), input_budget=tokens + 1, policy=policy, summary=summary)
-    assert isinstance(plan(tighter, estimate), SummaryDue)
+    return snapshot_of((*old, *new), history.turn(), input_budget=input_budget, policy=policy, summary=summary)
 
 
 @pytest.mark.parametrize("policy", [replace(GUARDED, auto_summarize=False), replace(GUARDED, summarize_when="never")])
