@@ -6,7 +6,7 @@ import re
 import ssl
 from typing import Final
 
-_WITH_DRIVER: Final = re.compile(r"postgres(?:ql)?\+\w+(?=://)")
+_WITH_DRIVER: Final = re.compile(r"\Apostgres(?:ql)?\+\w+(?=://)")
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _OF_LIBPQ: Final = re.compile(
     r"connect_timeout|keepalives(_\w+)?|tcp_user_timeout|gssencmode|channel_binding|client_encoding"
@@ -22,7 +22,7 @@ def for_driver(given: str) -> str:
 
     Raises `ValueError` for what the driver cannot do: `channel_binding=require`, and unknown modes.
     """
-    address, _, query = _WITH_DRIVER.sub("postgresql", given, count=1).partition("?")
+    address, _, query = _WITH_DRIVER.sub("postgresql", given).partition("?")
     kept: list[str] = []
     for parameter in query.split("&"):
         name, _, value = parameter.partition("=")
