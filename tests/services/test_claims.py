@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.db.claims import renew_lease
+from app.db.claims import Claim, renew_lease
 from app.db.records import TurnEnd, record_end, recorded_before
 from app.db.sessions import lock_session
 from app.db.turns import fail_lost_turns
@@ -18,7 +18,7 @@ from app.services.turn.claim import claim_drafted, claim_retry, draft_turn
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from tests.providers.server import Answer, serving
-from tests.services.service import chat, model, models_toml, ref_of, service, sound_summary
+from tests.services.service import Service, chat, model, models_toml, ref_of, service, sound_summary
 from tests.services.test_tools import TOOLS, calls
 from torture.databases import citus_servers
 
@@ -91,13 +91,18 @@ async def test_a_renewal_waits_for_no_turn_that_is_being_ended(database_url: str
                 assert await at.rt.database.run(renew_lease, claim, 30), "nobody else has it"
 
 
+async def claimed_twice(at: Service) -> tuple[Claim, Claim]:
+    """Two claims of one turn: the first was cancelled, the second tries it again."""
+    session = ref_of((await at.session()).id)
+    draft = await draft_turn(at.rt, TurnRequest(content="Hi", request_sha256="x"), None)
+    first = (await claim_drafted(at.rt, session, draft, TurnOptions())).claim
+    await cancel_turn(at.rt, session, draft.turn_id)
+    return first, (await claim_retry(at.rt, session, draft.turn_id, TurnOptions(), "offline")).claim
+
+
 async def test_an_end_is_stored_once_and_by_the_newest_claim_only(database_url: str) -> None:
     async with service(database_url) as at:
-        session = ref_of((await at.session()).id)
-        draft = await draft_turn(at.rt, TurnRequest(content="Hi", request_sha256="x"), None)
-        first = (await claim_drafted(at.rt, session, draft, TurnOptions())).claim
-        await cancel_turn(at.rt, session, draft.turn_id)
-        second = (await claim_retry(at.rt, session, draft.turn_id, TurnOptions(), "offline")).claim
+        first, second = await claimed_twice(at)
         end = TurnEnd(TurnStatus.COMPLETED, "offline", steps=[], audits=[])
         for claim, output, is_stored in (
             (first, "Early.", False),

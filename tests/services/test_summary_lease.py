@@ -8,10 +8,8 @@ from app.db.summaries import AttemptNote, release_summary_lease, store_attempt, 
 from app.domain.frozen import replace
 from app.domain.stored import NewSummary
 from app.domain.types import MessageId, SessionId, SummaryId, TurnId
-from app.services.turn.claim import claim_drafted, claim_retry, draft_turn
-from app.services.turn.take import cancel_turn
-from app.services.turn.types import TurnOptions, TurnRequest
-from tests.services.service import Service, ref_of, service
+from tests.services.service import Service, service
+from tests.services.test_claims import claimed_twice
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 
@@ -101,14 +99,12 @@ async def test_the_limits_of_a_lease_are_the_sessions_and_its_tenants(database_u
 
 async def test_a_summary_is_stored_for_the_newest_claim_of_its_turn_only(database_url: str) -> None:
     async with service(database_url) as at:
-        session = ref_of((await at.session()).id)
-        draft = await draft_turn(at.rt, TurnRequest(content="Hi", request_sha256="x"), None)
-        first = (await claim_drafted(at.rt, session, draft, TurnOptions())).claim
-        await cancel_turn(at.rt, session, draft.turn_id)
-        second = (await claim_retry(at.rt, session, draft.turn_id, TurnOptions(), "offline")).claim
-        new = _summary(session.id, draft.turn_id)
-        assert not await at.rt.database.run(store_attempt, session.id, new, AttemptNote(), first)
-        assert await at.rt.database.run(store_attempt, session.id, new, AttemptNote(), second)
+        first, second = await claimed_twice(at)
+        new = _summary(first.session_id, first.turn_id)
+        assert not await at.rt.database.run(store_attempt, first.session_id, new, AttemptNote(), first)
+        assert await at.rt.database.run(store_attempt, first.session_id, new, AttemptNote(), second)
         await at.rows("UPDATE session_summaries SET status = 'undone' RETURNING id")
         later = replace(new, id=SummaryId(TWO), previous_summary_id=SummaryId(ONE))
-        assert not await at.rt.database.run(store_attempt, session.id, later, AttemptNote(), second), "ONE is undone"
+        assert not await at.rt.database.run(store_attempt, first.session_id, later, AttemptNote(), second), (
+            "ONE is undone"
+        )

@@ -38,4 +38,4 @@ def for_driver(given: str) -> str:
             value = ssl.get_default_verify_paths().cafile or value
         if name and not _OF_LIBPQ.fullmatch(name):
             kept.append(f"{name}={value}")
-    return "?".join([address, *filter(None, ["&".join(kept)])])
+    return f"{address}?{'&'.join(kept)}" if kept else address

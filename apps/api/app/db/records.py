@@ -65,7 +65,8 @@ _RECORD_RESERVED = sql(f"{_WRITTEN}, {released('t')}, {GIVING_BACK} SELECT * FRO
 
 # Every other way to end a turn raises its fence: a turn that ended under our fence was ended by us.
 _RECORDED_BY_US = sql(f"""
-    SELECT {TURN_COLUMNS} FROM turns WHERE session_id = :session_id AND id = :turn_id AND fence = :fence
+    SELECT {TURN_COLUMNS} FROM turns
+    WHERE session_id = :session_id AND id = :turn_id AND fence = :fence AND status <> 'running'
     """)
 
 _ADD_USAGES = sql(
@@ -228,8 +229,7 @@ async def _without_large(tx: Transaction, session_id: SessionId, blocks: Sequenc
 
 
 async def recorded_before(tx: Transaction, claim: Claim) -> TurnRecord | None:
-    """For a claim whose turn `record_end` finds no longer running: the turn if this claim has ended it, for when the
-    answer to a commit was lost; None if another has."""
+    """The turn if this claim has ended it already, for when the answer to a commit was lost; None if it has not."""
     ours = {"session_id": claim.session_id, "turn_id": claim.turn_id, "fence": claim.fence}
     return await tx.fetch_record(turn_record, _RECORDED_BY_US, **ours)
 

@@ -66,7 +66,8 @@ _LATER_COUNT = "greatest(:count_after_seq, summary_count_after_seq)"
 _STORE = sql(f"""
     WITH {locked_session()}, ours AS (
         SELECT id FROM turns
-        WHERE EXISTS (SELECT FROM locked) AND session_id = :session_id AND id = :turn_id AND fence = :fence
+        WHERE EXISTS (SELECT FROM locked) AND session_id = :session_id AND id = :turn_id
+            AND fence = :fence AND status = 'running'
         FOR NO KEY UPDATE
     ), ground AS (
         SELECT locked_id FROM locked WHERE CAST(:turn_id AS uuid) IS NULL OR EXISTS (SELECT FROM ours)

@@ -70,9 +70,7 @@ class Evicted:
 
     def with_reasoning(self, rule: ReasoningRule | None) -> Evicted:
         """The same, with its messages marked and counted as the model's rule says they are sent back."""
-        if rule is None or rule.scope == "tool_loop":  # no loop is older than the window
-            return self
-        return replace(self, turns=tuple(with_reasoning(turn, rule) for turn in self.turns))
+        return self if rule is None else replace(self, turns=tuple(with_reasoning(turn, rule) for turn in self.turns))
 
 
 @lru_cache(maxsize=16)  # a turn needs it before it searches, and again when it puts the results into its prompt

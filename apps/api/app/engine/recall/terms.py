@@ -139,7 +139,7 @@ def _query_words(text: str) -> Mapping[str, str]:
     for word in found:
         if (term := _term(word)) and language not in others.get(word, ()):
             words.setdefault(term, word[:LONGEST_TERM_CHARS])
-            if "'" in word or not word.isascii():  # a prefix was part of terms stored before November 2026
+            if _PREFIX.match(word):  # in messages stored before November 2026 it is part of the term
                 words.setdefault(_whole_term(word), word[:LONGEST_TERM_CHARS])
     return words
 
