@@ -1,5 +1,7 @@
-# Everything a developer runs. `make` lists it. Needs Python 3.11 or later, and nothing else.
-PYTHON ?= python3
+# Everything a developer runs. `make` lists it. Needs Python 3.11 to 3.14, and nothing else.
+# The embedded Postgres has no wheel for later ones (pyproject.toml).
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do $$name -c '$(FITS)' 2> /dev/null && break; done; echo $$name)
 VENV := .venv
 BIN := $(VENV)/bin
 # What is in .venv: what installs the rest; what the service needs; what its development needs besides.
@@ -34,7 +36,7 @@ define install
 endef
 
 $(TOOLS): requirements-tools.lock
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Plimsoll needs Python 3.11 or later, and $(PYTHON) is %d.%d: make run PYTHON=python3.12" % sys.version_info[:2])'
+	@$(PYTHON) -c '$(FITS)' 2> /dev/null || { echo "Plimsoll needs Python 3.11 to 3.14. If you have one by another name: make run PYTHON=NAME"; exit 1; }
 	@echo "plimsoll: a Python environment in $(VENV), once"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --require-hashes -r requirements-tools.lock

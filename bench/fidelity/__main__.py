@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import orjson
 from rich.box import SIMPLE_HEAD
@@ -24,7 +22,8 @@ from bench.fidelity.kept import measure_kept
 from bench.fidelity.look_back import measure_look_backs
 from bench.fidelity.measure import measure
 from bench.fidelity.plot import write_plot
-from bench.fidelity.recorded import Conversation, as_one_loop, read_conversations, with_long_replies
+from bench.fidelity.recorded import Conversation, read_conversations
+from bench.fidelity.rows import ENCODING, Row, measure_file
 from bench.fidelity.rules import drawn_rules, rules
 from bench.fidelity.updates import AROUND, measure_updates
 from bench.fidelity.values import measure_values
@@ -32,10 +31,7 @@ from bench.fidelity.values import measure_values
 RESULTS = Path(__file__).parents[1] / "results"
 BUDGETS = (1024, 2048, 4096, 8192, 16384)
 TOOL_BUDGET = 2048
-ENCODING = "o200k_base"
 _WIDTH_CHARS = 120
-
-Row = dict[str, Any]
 
 
 def main() -> None:
@@ -51,7 +47,7 @@ def main() -> None:
         for rule in arguments.rules
     ]
     with ProcessPoolExecutor(arguments.processes) as pool:
-        found = track(pool.map(_run, runs), "replaying", total=len(runs), console=console, transient=True)
+        found = track(pool.map(measure_file, runs), "replaying", total=len(runs), console=console, transient=True)
         rows = list(found)
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         console.print(_table(dataset, [row for row in rows if row["dataset"] == dataset]))
@@ -103,22 +99,6 @@ def _conversations(path: Path) -> list[Conversation]:
 
 def _has_questions(path: Path) -> bool:
     return any(conversation.questions for conversation in _conversations(path))
-
-
-def _run(run: tuple[str, Path, int, str]) -> Row:
-    name, path, budget, form = run
-    warnings.simplefilter("ignore")
-    estimate = Tokenizers().estimator(ENCODING)
-    conversations = read_conversations(path, estimate)
-    if form == "long replies":
-        conversations = [with_long_replies(conversation, estimate) for conversation in conversations]
-    if form == "one loop":
-        conversations = [as_one_loop(conversations, estimate)]
-    tally = measure(rules()[name](budget, estimate), conversations, budget, estimate)
-    if form == "one loop":
-        tally.turns = tally.prompts  # its figures are those of a call
-    dataset = ", ".join([path.name.split(".")[0], *([form] if form else [])])
-    return {"rule": name, "dataset": dataset, "input_budget": budget, **tally.figures()}
 
 
 def _table(dataset: str, rows: Sequence[Row]) -> Table:

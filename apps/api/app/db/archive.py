@@ -54,12 +54,12 @@ _LAST_TURN = sql(f"""
     WHERE t.session_id = :session_id ORDER BY t.seq DESC LIMIT 1
     """)
 
-# `NOT IN` looks rows up in a hash of the later ones; a join could be planned as a scan of one table for each row of the
-# other while they are not analyzed yet.
-_PAST_TURN = "x.turn_id NOT IN (SELECT t.id FROM turns t WHERE t.session_id = :source AND t.seq > :through_seq)"
-_PAST_MESSAGE = """x.message_id NOT IN (
+# Rows are looked up in a hash of the later ones, as in `messages.NOT_REJECTED`; a join could be planned as a scan of
+# one table for each row of the other while they are not analyzed yet.
+_PAST_TURN = "x.turn_id IN (SELECT t.id FROM turns t WHERE t.session_id = :source AND t.seq > :through_seq) IS NOT TRUE"
+_PAST_MESSAGE = """x.message_id IN (
     SELECT m.id FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    WHERE m.session_id = :source AND t.seq > :through_seq)"""
+    WHERE m.session_id = :source AND t.seq > :through_seq) IS NOT TRUE"""
 # A summary that was made for the turn after the past was made from the past alone: no summarizer sees a running turn.
 # An emergency summary is different: it was made because that turn's prompt was refused, so it depends on the turn.
 _PAST_SUMMARY = """x.to_message_seq <= :last_message_seq

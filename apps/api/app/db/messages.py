@@ -63,9 +63,9 @@ NEWEST_SETTLED = f"""(
         ORDER BY t.seq DESC LIMIT 1)"""
 """SQL expression: the id of the newest turn below `:before_seq` that has ended and was not rejected."""
 
-NOT_REJECTED = "turn_id NOT IN (SELECT id FROM turns WHERE session_id = :session_id AND status = 'rejected')"
+NOT_REJECTED = "turn_id IN (SELECT id FROM turns WHERE session_id = :session_id AND status = 'rejected') IS NOT TRUE"
 """SQL condition for a row of `messages` of `:session_id`. Rejected turns are few, have an index, and are looked up in a
-hash; a join with the other turns can be planned to compare each message with every turn of the session."""
+hash. A join, which PostgreSQL 19 makes of `NOT IN`, can be planned to compare each message with each of them."""
 
 STEP_FAILED = """st.status <> 'success' AND NOT EXISTS (
     SELECT FROM turn_steps again
