@@ -436,7 +436,7 @@ def test_a_database_that_can_not_be_had_is_one_line_without_the_password(
 
 
 def test_a_database_that_is_not_there_is_named(tmp_path: Path, postgres_server: str) -> None:
-    missing = postgres_server.replace("/plimsoll?", "/not_there?")
+    missing = with_database(postgres_server, "not_there")
     output = refusal(plimsoll(tmp_path, "serve", "--port", "0", DATABASE_URL=missing))
     assert 'database "not_there" does not exist' in output
 
