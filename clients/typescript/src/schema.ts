@@ -18,7 +18,7 @@ export interface paths {
         get: operations["list_turns"];
         put?: never;
         /**
-         * Create Turn
+         * Post Turn
          * @description Sends a message within the token budget, and returns the turn and how its context was built.
          */
         post: operations["post_turn"];
@@ -58,7 +58,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Post Cancel
+         * Cancel Turn
          * @description Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls.
          */
         post: operations["cancel_turn"];
@@ -78,7 +78,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Post Regenerate
+         * Regenerate Turn
          * @description Runs the session's last turn again in a fork that ends before it, with the fields of the body changed.
          *
          *     An error after the fork was created has the `session_id` of the fork, in which the turn is stored.
@@ -363,7 +363,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List Input Items
+         * List Response Input Items
          * @description The input of a response, without earlier items.
          */
         get: operations["list_response_input_items"];
@@ -431,13 +431,13 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List Items
+         * List Conversation Items
          * @description The conversation's items.
          */
         get: operations["list_conversation_items"];
         put?: never;
         /**
-         * Create Items
+         * Create Conversation Items
          * @description Appends items to the conversation without calling a model.
          */
         post: operations["create_conversation_items"];
@@ -462,7 +462,7 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Delete Item
+         * Delete Conversation Item
          * @description Removes an item from the conversation and from later prompts; a call and its output are removed together.
          */
         delete: operations["delete_conversation_item"];
@@ -533,7 +533,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Post Fork
+         * Fork Session
          * @description Creates a session with the same history, through the given turn, or the last one that has ended.
          */
         post: operations["fork_session"];
@@ -551,7 +551,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Get Window
+         * Get Context
          * @description The current window: tokens by region, budget, limit and its source, turns until the next summary.
          */
         get: operations["get_context"];
@@ -571,7 +571,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Search
+         * Search Session
          * @description The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
          *     an embedding model's usage.
          */
@@ -592,7 +592,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Get Look Back
+         * Look Back
          * @description Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
          *     by page. With both, the page of that message that has the words. Writes nothing but an embedding model's usage.
          */
@@ -615,7 +615,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Preview
+         * Preview Turn
          * @description The prompt that the next turn would send, or its refusal, as a 200. Calls no language model, but the
          *     provider may count the tokens if the alias has `exact_counts`. Writes nothing but an embedding model's usage.
          */
@@ -810,7 +810,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Post Import
+         * Import Session
          * @description Creates a session from an export, or from `messages` in OpenAI's form, with new ids: completely or not at all.
          */
         post: operations["import_session"];
@@ -828,7 +828,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Get Export
+         * Export Session
          * @description The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins.
          */
         get: operations["export_session"];
@@ -910,7 +910,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Post Simulation
+         * Simulate
          * @description Computes the session's turns under other policies and models. Calls no model and writes nothing.
          */
         post: operations["simulate"];
@@ -928,7 +928,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Search All
+         * Search Messages
          * @description Messages of all sessions that contain all words of `q`, newest session first, and at most the newest three of
          *     each session. A short page may not be the last.
          */
@@ -969,7 +969,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Live
+         * Get Health
          * @description 200 while the process serves. Does not use the database, whose outage must not restart workers.
          */
         get: operations["get_health"];
@@ -989,7 +989,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Ready
+         * Get Readiness
          * @description 200 when the database answers and accepts writes and its schema is not too old; else 503 with the reason.
          *
          *     After the signal to stop: 503 with the status `draining`.
@@ -1011,7 +1011,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Metrics
+         * Get Metrics
          * @description Metrics of all workers, as Prometheus text.
          */
         get: operations["get_metrics"];

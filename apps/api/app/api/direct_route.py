@@ -121,7 +121,7 @@ class DirectRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         # Generated clients get short names; FastAPI's own operation ids contain the path.
-        options["operation_id"] = options.get("operation_id") or endpoint.__name__
+        options["operation_id"] = endpoint.__name__
         if path.startswith("/v1/") and max(options["responses"], default=0) < 400:
             options["responses"] |= usual_refusals(path, reads=options["methods"] in (["GET"], ["DELETE"]))
         super().__init__(path, endpoint, **options)

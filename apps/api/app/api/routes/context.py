@@ -21,10 +21,7 @@ from app.domain.types import LARGEST, SUMMARY_LISTS, JsonObject, MessageId, Sess
 from app.services import summaries
 from app.services.paging import Page, PageRequest
 from app.services.views import context as window
-from app.services.views.context import read_overview, read_timeline
-from app.services.views.preview import Preview, preview_turn
-from app.services.views.search import Found, FoundInSession, FoundPage, look_back, search_messages, search_session
-from app.services.views.simulation import MOST_TURNS_DECIDED, THRESHOLDS, simulate, variant_of
+from app.services.views import preview, search, simulation
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_class=DirectRoute)
 search_router = APIRouter(prefix="/v1/search", tags=["context"], route_class=DirectRoute)
@@ -48,43 +45,45 @@ ThroughSeq = Annotated[
 Turns = Annotated[int, Query(ge=1, le=500, description="Maximum page size.")]
 
 
-@router.get("/context", response_model=schemas.WindowOut, operation_id="get_context")
-async def get_window(call: Call, session_id: SessionId) -> CurrentWindow:
+@router.get("/context", response_model=schemas.WindowOut)
+async def get_context(call: Call, session_id: SessionId) -> CurrentWindow:
     """The current window: tokens by region, budget, limit and its source, turns until the next summary."""
     return await window.window_now(call.rt, call.session_ref(session_id))
 
 
-@router.get("/search", response_model=schemas.FoundOut, operation_id="search_session")
-async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> Found:
+@router.get("/search", response_model=schemas.FoundOut)
+async def search_session(
+    call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND
+) -> search.Found:
     """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
     an embedding model's usage."""
-    return await search_session(call.rt, call.session_ref(session_id), q, limit)
+    return await search.search_session(call.rt, call.session_ref(session_id), q, limit)
 
 
-@router.get("/look-back", response_model=schemas.LookBackOut, operation_id="look_back")
-async def get_look_back(
+@router.get("/look-back", response_model=schemas.LookBackOut)
+async def look_back(
     call: Call, session_id: SessionId, q: LookBackWords = "", handle: Handle = None, page: PageNumber = None
-) -> FoundPage:
+) -> search.FoundPage:
     """Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
     by page. With both, the page of that message that has the words. Writes nothing but an embedding model's usage."""
-    return await look_back(call.rt, call.session_ref(session_id), query=q.strip(), handle=handle, page=page)
+    return await search.look_back(call.rt, call.session_ref(session_id), query=q.strip(), handle=handle, page=page)
 
 
-@search_router.get("", response_model=schemas.FoundInSessions, operation_id="search_messages")
-async def search_all(
+@search_router.get("", response_model=schemas.FoundInSessions)
+async def search_messages(
     call: Call, q: SearchWords, limit: MostFound = DEFAULT_FOUND, cursor: Cursor = None
-) -> Page[FoundInSession]:
+) -> Page[search.FoundInSession]:
     """Messages of all sessions that contain all words of `q`, newest session first, and at most the newest three of
     each session. A short page may not be the last."""
-    return await search_messages(call.rt, call.tenant_id, q, limit, cursor)
+    return await search.search_messages(call.rt, call.tenant_id, q, limit, cursor)
 
 
-@router.post("/context/preview", response_model=PreviewOut, operation_id="preview_turn")
-async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview:
+@router.post("/context/preview", response_model=PreviewOut)
+async def preview_turn(call: Call, session_id: SessionId, body: PreviewIn) -> preview.Preview:
     """The prompt that the next turn would send, or its refusal, as a 200. Calls no language model, but the
     provider may count the tokens if the alias has `exact_counts`. Writes nothing but an embedding model's usage."""
     request = await call.aside(partial(turn_request, call, body))
-    seen = await preview_turn(call.rt, call.session_ref(session_id), request)
+    seen = await preview.preview_turn(call.rt, call.session_ref(session_id), request)
     return replace(seen, refusal=seen.refusal and problems.complete(seen.refusal))
 
 
@@ -94,7 +93,7 @@ async def get_timeline(
 ) -> Page[TurnPoint]:
     """Turn by turn: tokens by region, budget, thresholds, and what was summarized, pruned or recalled."""
     wanted = PageRequest(limit, cursor, newest_first=order == "desc")
-    return await read_timeline(call.rt, call.session_ref(session_id), wanted)
+    return await window.read_timeline(call.rt, call.session_ref(session_id), wanted)
 
 
 @router.get("/timeline/overview", response_model=schemas.OverviewOut)
@@ -102,7 +101,7 @@ async def get_overview(
     call: Call, session_id: SessionId, points: Points = 200, from_seq: FromSeq = 1, through_seq: ThroughSeq = None
 ) -> Page[TimelineRange]:
     """The timeline, or a range of it, as at most `points` groups of turns, oldest first, each with its largest turn."""
-    return await read_overview(
+    return await window.read_overview(
         call.rt, call.session_ref(session_id), points=points, first_seq=from_seq, last_seq=through_seq
     )
 
@@ -154,10 +153,11 @@ def _changes(body: schemas.SummaryPatch) -> summaries.SummaryChanges:
     return lists if body.summary_text is None else lists | {"summary_text": body.summary_text}
 
 
-@simulate_router.post("/simulate", response_model=schemas.SimulationOut, operation_id="simulate")
-async def post_simulation(call: Call, session_id: SessionId, body: schemas.SimulateIn = _NOTHING_GIVEN) -> JsonObject:
+@simulate_router.post("/simulate", response_model=schemas.SimulationOut)
+async def simulate(call: Call, session_id: SessionId, body: schemas.SimulateIn = _NOTHING_GIVEN) -> JsonObject:
     """Computes the session's turns under other policies and models. Calls no model and writes nothing."""
-    variants = THRESHOLDS if body.policies is None else tuple(map(variant_of, call.raw_body["policies"]))
+    given = call.raw_body.get("policies")
+    variants = simulation.THRESHOLDS if given is None else tuple(map(simulation.variant_of, given))
     aliases = body.model_aliases or []
-    most_turns = min(body.max_turns, MOST_TURNS_DECIDED // (len(variants) * max(1, len(aliases))))
-    return await simulate(call.rt, call.session_ref(session_id), variants, aliases, most_turns=most_turns)
+    most_turns = min(body.max_turns, simulation.MOST_TURNS_DECIDED // (len(variants) * max(1, len(aliases))))
+    return await simulation.simulate(call.rt, call.session_ref(session_id), variants, aliases, most_turns=most_turns)

@@ -186,8 +186,8 @@ async def cancel_response(call: Call, response_id: str) -> JsonObject:
     return stored_json(await responses.cancel_response(call.rt, call.tenant_id, _ref(call, response_id)))
 
 
-@router.get("/{response_id}/input_items", response_model=ItemListOut, operation_id="list_response_input_items")
-async def list_input_items(
+@router.get("/{response_id}/input_items", response_model=ItemListOut)
+async def list_response_input_items(
     call: Call, response_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
 ) -> JsonObject:
     """The input of a response, without earlier items."""

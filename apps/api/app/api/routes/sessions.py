@@ -24,7 +24,7 @@ from app.domain.errors import Busy, InvalidRequest, NotFound
 from app.domain.frozen import values_of
 from app.domain.types import JsonObject, Pin, Session, SessionId, TurnId
 from app.services import sessions
-from app.services.archive.transfer import export_session, fork_session, import_session
+from app.services.archive import transfer
 from app.services.paging import Page, PageRequest
 from app.services.process_state import HeldBytes
 from app.services.views.context import pin_figures
@@ -96,11 +96,11 @@ async def delete_session(call: Call, session_id: SessionId) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/{session_id}/fork", status_code=201, response_model=schemas.SessionOut, operation_id="fork_session")
-async def post_fork(call: Call, session_id: SessionId, body: schemas.ForkIn = _WHOLE) -> Session:
+@router.post("/{session_id}/fork", status_code=201, response_model=schemas.SessionOut)
+async def fork_session(call: Call, session_id: SessionId, body: schemas.ForkIn = _WHOLE) -> Session:
     """Creates a session with the same history, through the given turn, or the last one that has ended."""
     through = None if body.through_turn_id is None else TurnId(body.through_turn_id)
-    forked = await fork_session(call.rt, call.session_ref(session_id), through)
+    forked = await transfer.fork_session(call.rt, call.session_ref(session_id), through)
     call.note(forked_session_id=str(forked.id))
     return forked
 
@@ -175,11 +175,13 @@ _CHUNK_BYTES = 256 * 1024
 _IN_MEMORY_BYTES = 1024 * 1024
 
 
-@export_router.get("/{session_id}/export", response_model=Document, operation_id="export_session")
-async def get_export(call: Call, session_id: SessionId) -> Response:
+@export_router.get("/{session_id}/export", response_model=Document)
+async def export_session(call: Call, session_id: SessionId) -> Response:
     """The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins."""
     exports = call.service.exports
-    async with aclosing(export_session(call.rt, call.session_ref(session_id))) as parts:  # also if the disk is full
+    async with aclosing(
+        transfer.export_session(call.rt, call.session_ref(session_id))
+    ) as parts:  # also if the disk is full
         file = await spooled(parts)
     size_bytes = file.seek(0, os.SEEK_END)
     held = HeldBytes(exports, call.tenant_id)
@@ -196,10 +198,10 @@ async def get_export(call: Call, session_id: SessionId) -> Response:
     return ClosingResponse(file_chunks(file, held), "application/json", headers)
 
 
-@import_router.post("/import", status_code=201, response_model=schemas.SessionOut, operation_id="import_session")
-async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes the body, which is read elsewhere
+@import_router.post("/import", status_code=201, response_model=schemas.SessionOut)
+async def import_session(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes the body, which is read elsewhere
     """Creates a session from an export, or from `messages` in OpenAI's form, with new ids: completely or not at all."""
-    session = await import_session(call.rt, call.tenant_id, call.exchange.body, read_import)
+    session = await transfer.import_session(call.rt, call.tenant_id, call.exchange.body, read_import)
     call.note(session_id=str(session.id))
     return session
 

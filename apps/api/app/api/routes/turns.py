@@ -36,7 +36,7 @@ from app.domain.types import (
 from app.services.paging import Page, PageRequest
 from app.services.policies import given_policy
 from app.services.sessions import check_alias, has_session
-from app.services.turn.take import cancel_turn, continue_turn, prepare_regeneration, regenerate_turn, take_turn
+from app.services.turn import take
 from app.services.turn.types import OutputsRequest, TurnEvent, TurnOptions, TurnOutcome, TurnRequest
 from app.services.views import turns
 from app.services.views.turns import SentPrompt
@@ -62,15 +62,13 @@ _STREAMED = event_stream(
 _TURN_ANSWERS = _STREAMED | refusals(*WRITE, 502, 504)
 
 
-@router.post(
-    "/turns", status_code=201, response_model=schemas.TurnAnswer, responses=_TURN_ANSWERS, operation_id="post_turn"
-)
-async def create_turn(
+@router.post("/turns", status_code=201, response_model=schemas.TurnAnswer, responses=_TURN_ANSWERS)
+async def post_turn(
     call: Call, session_id: SessionId, body: schemas.TurnIn, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Sends a message within the token budget, and returns the turn and how its context was built."""
     request = await call.aside(partial(turn_request, call, body))
-    work = partial(take_turn, call.rt, call.session_ref(session_id), request, idempotency_key)
+    work = partial(take.take_turn, call.rt, call.session_ref(session_id), request, idempotency_key)
     return await _answer(call, work, TurnForm(call), stream=body.stream)
 
 
@@ -88,24 +86,20 @@ async def post_tool_outputs(
         ),
         recorded_reply=_recorded(call.raw_body),
     )
-    work = partial(continue_turn, call.rt, call.session_ref(session_id), turn_id, request)
+    work = partial(take.continue_turn, call.rt, call.session_ref(session_id), turn_id, request)
     return await _answer(call, work, TurnForm(call), stream=body.stream)
 
 
-@router.post("/turns/{turn_id}/cancel", response_model=schemas.TurnOut, operation_id="cancel_turn")
-async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
+@router.post("/turns/{turn_id}/cancel", response_model=schemas.TurnOut)
+async def cancel_turn(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls."""
-    return _turn_json(await cancel_turn(call.rt, call.session_ref(session_id), turn_id))
+    return _turn_json(await take.cancel_turn(call.rt, call.session_ref(session_id), turn_id))
 
 
 @router.post(
-    "/turns/{turn_id}/regenerate",
-    status_code=201,
-    response_model=schemas.RegeneratedAnswer,
-    responses=_TURN_ANSWERS,
-    operation_id="regenerate_turn",
+    "/turns/{turn_id}/regenerate", status_code=201, response_model=schemas.RegeneratedAnswer, responses=_TURN_ANSWERS
 )
-async def post_regenerate(
+async def regenerate_turn(
     call: Call, session_id: SessionId, turn_id: TurnId, body: schemas.RegenerateIn = _AS_IT_WAS
 ) -> Response:
     """Runs the session's last turn again in a fork that ends before it, with the fields of the body changed.
@@ -113,12 +107,12 @@ async def post_regenerate(
     An error after the fork was created has the `session_id` of the fork, in which the turn is stored.
     """
     request = await call.aside(partial(turn_request, call, body))
-    prepared = await prepare_regeneration(
+    prepared = await take.prepare_regeneration(
         call.rt, call.session_ref(session_id), turn_id, request, keeps_tools=body.tools is None
     )
     made, _ = prepared
     call.note(forked_session_id=str(made.id))
-    work = partial(regenerate_turn, call.rt, call.tenant_id, prepared)
+    work = partial(take.regenerate_turn, call.rt, call.tenant_id, prepared)
     try:
         return await _answer(call, work, TurnForm(call, made), stream=body.stream)
     except PlimsollError as error:
