@@ -52,7 +52,6 @@ After = Annotated[str | None, Query(max_length=200, description="Id of the last 
 _ANSWERS = session_answers("The response, or with `stream: true` its events", {"type": "string"})
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
-compact_router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
 
 
 @router.post("", response_model=schemas.ResponseOut, responses=_ANSWERS)
@@ -118,7 +117,7 @@ async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
     return form.begun(begun.result())
 
 
-@compact_router.post("/compact", response_model=schemas.CompactionOut)
+@router.post("/compact", response_model=schemas.CompactionOut)
 async def compact_response(
     call: Call,
     body: schemas.CompactIn,

@@ -166,7 +166,6 @@ def _can_be_a_name(name: str) -> bool:
     return 0 < len(name) <= _LONGEST_NAME and name.isprintable() and "\ufffd" not in name
 
 
-export_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 import_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=UnreadRoute)
 
 IMPORT_PATH = "/v1/sessions/import"
@@ -175,7 +174,7 @@ _CHUNK_BYTES = 256 * 1024
 _IN_MEMORY_BYTES = 1024 * 1024
 
 
-@export_router.get("/{session_id}/export", response_model=Document)
+@router.get("/{session_id}/export", response_model=Document)
 async def export_session(call: Call, session_id: SessionId) -> Response:
     """The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins."""
     exports = call.service.exports
