@@ -45,9 +45,9 @@ _WHOLE = schemas.ForkIn()
 
 
 @router.post("", status_code=201, response_model=schemas.SessionOut)
-async def create_session(call: Call, body: schemas.SessionIn = _NO_FIELDS) -> Session:
+async def create_session(call: Call, body: schemas.SessionIn = _NO_FIELDS) -> Session:  # noqa: ARG001 - used as received
     """Creates a session. `mode` and `agent_role` name instructions of the catalogue; if it has none, all are valid."""
-    session = await sessions.create_session(call.rt, call.tenant_id, _given(call, body))
+    session = await sessions.create_session(call.rt, call.tenant_id, call.raw_body)
     call.note(session_id=str(session.id))
     return session
 
@@ -78,9 +78,9 @@ async def get_session(call: Call, session: SessionInPath) -> JsonObject:
 
 
 @router.patch("/{session_id}", response_model=schemas.SessionOut)
-async def change_session(call: Call, session: SessionInPath, body: schemas.SessionPatch) -> Session:
+async def change_session(call: Call, session: SessionInPath, body: schemas.SessionPatch) -> Session:  # noqa: ARG001 - used as received
     """Sets the fields in the body. Null removes a value; `policy`, `metadata` and `limits` are replaced as a whole."""
-    return await sessions.change_session(call.rt, session, _given(call, body))
+    return await sessions.change_session(call.rt, session, call.raw_body)
 
 
 @router.delete("/{session_id}", status_code=204)
@@ -97,10 +97,6 @@ async def fork_session(call: Call, session: SessionInPath, body: schemas.ForkIn 
     forked = await transfer.fork_session(call.rt, session, through)
     call.note(forked_session_id=str(forked.id))
     return forked
-
-
-def _given(call: Call, body: schemas.SessionIn) -> JsonObject:
-    return {name: call.raw_body[name] for name in body.model_fields_set}
 
 
 pins_router = APIRouter(prefix="/v1/sessions/{session_id}/pins", tags=["pins"], route_class=DirectRoute)
