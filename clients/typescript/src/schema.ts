@@ -210,26 +210,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/responses/compact": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Compact Response
-         * @description Summarizes a conversation now. The answer's `output` replaces it at the beginning of the next `input`.
-         */
-        post: operations["compact_response"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/messages": {
         parameters: {
             query?: never;
@@ -285,6 +265,26 @@ export interface paths {
          * @description Creates a response within the token budget: alone, in a session or conversation, or after another response.
          */
         post: operations["create_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/compact": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Compact Response
+         * @description Summarizes a conversation now. The answer's `output` replaces it at the beginning of the next `input`.
+         */
+        post: operations["compact_response"];
         delete?: never;
         options?: never;
         head?: never;
@@ -537,6 +537,26 @@ export interface paths {
          * @description Creates a session with the same history, through the given turn, or the last one that has ended.
          */
         post: operations["fork_session"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session_id}/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Session
+         * @description The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins.
+         */
+        get: operations["export_session"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -814,26 +834,6 @@ export interface paths {
          * @description Creates a session from an export, or from `messages` in OpenAI's form, with new ids: completely or not at all.
          */
         post: operations["import_session"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/sessions/{session_id}/export": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Export Session
-         * @description The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins.
-         */
-        get: operations["export_session"];
-        put?: never;
-        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -5700,12 +5700,12 @@ export interface operations {
     list_turns: {
         parameters: {
             query?: {
+                /** @description Number of the first turn. */
+                from_seq?: number;
                 /** @description Maximum page size. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page. */
                 cursor?: string | null;
-                /** @description Number of the first turn. */
-                from_seq?: number;
                 /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
             };
@@ -5803,8 +5803,8 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 turn_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -5867,8 +5867,8 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 turn_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -5902,8 +5902,8 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 turn_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -5961,8 +5961,8 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 turn_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -5998,8 +5998,8 @@ export interface operations {
             };
             header?: never;
             path: {
-                session_id: string;
                 turn_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -6033,8 +6033,8 @@ export interface operations {
             };
             header?: never;
             path: {
-                session_id: string;
                 turn_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -6063,12 +6063,12 @@ export interface operations {
     list_messages: {
         parameters: {
             query?: {
+                /** @description Only these ids: at most 100, separated by commas, all on one page. */
+                ids?: string | null;
                 /** @description Maximum page size. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page. */
                 cursor?: string | null;
-                /** @description Only these ids: at most 100, separated by commas, all on one page. */
-                ids?: string | null;
                 /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
             };
@@ -6195,69 +6195,7 @@ export interface operations {
                     "application/json": components["schemas"]["TextCompletion"];
                     "text/event-stream": {
                         data: string;
-                        event: string;
                     };
-                };
-            };
-            400: components["responses"]["ChatErrorOut400"];
-            401: components["responses"]["ChatErrorOut401"];
-            403: components["responses"]["ChatErrorOut403"];
-            404: components["responses"]["ChatErrorOut404"];
-            408: components["responses"]["ChatErrorOut408"];
-            409: components["responses"]["ChatErrorOut409"];
-            413: components["responses"]["ChatErrorOut413"];
-            415: components["responses"]["ChatErrorOut415"];
-            421: components["responses"]["ChatErrorOut421"];
-            422: components["responses"]["ChatErrorOut422"];
-            429: components["responses"]["ChatErrorOut429"];
-            431: components["responses"]["Problem431"];
-            502: components["responses"]["ChatErrorOut502"];
-            503: components["responses"]["ChatErrorOut503"];
-            504: components["responses"]["ChatErrorOut504"];
-        };
-    };
-    compact_response: {
-        parameters: {
-            query?: never;
-            header?: {
-                /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
-                "X-Session-Id"?: string | null;
-                /** @description `true` creates a new session if the request names none. */
-                "X-Session-New"?: boolean;
-                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
-                "Idempotency-Key"?: string | null;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "model": "offline",
-                 *       "input": [
-                 *         {
-                 *           "role": "user",
-                 *           "content": "My name is Anna. What is in Bergen?"
-                 *         },
-                 *         {
-                 *           "role": "assistant",
-                 *           "content": "The fish market."
-                 *         }
-                 *       ]
-                 *     }
-                 */
-                "application/json": components["schemas"]["CompactIn"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["CompactionOut"];
                 };
             };
             400: components["responses"]["ChatErrorOut400"];
@@ -6429,6 +6367,67 @@ export interface operations {
                         data: string;
                         event: string;
                     };
+                };
+            };
+            400: components["responses"]["ChatErrorOut400"];
+            401: components["responses"]["ChatErrorOut401"];
+            403: components["responses"]["ChatErrorOut403"];
+            404: components["responses"]["ChatErrorOut404"];
+            408: components["responses"]["ChatErrorOut408"];
+            409: components["responses"]["ChatErrorOut409"];
+            413: components["responses"]["ChatErrorOut413"];
+            415: components["responses"]["ChatErrorOut415"];
+            421: components["responses"]["ChatErrorOut421"];
+            422: components["responses"]["ChatErrorOut422"];
+            429: components["responses"]["ChatErrorOut429"];
+            431: components["responses"]["Problem431"];
+            502: components["responses"]["ChatErrorOut502"];
+            503: components["responses"]["ChatErrorOut503"];
+            504: components["responses"]["ChatErrorOut504"];
+        };
+    };
+    compact_response: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
+                "X-Session-Id"?: string | null;
+                /** @description `true` creates a new session if the request names none. */
+                "X-Session-New"?: boolean;
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
+                "Idempotency-Key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "model": "offline",
+                 *       "input": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "My name is Anna. What is in Bergen?"
+                 *         },
+                 *         {
+                 *           "role": "assistant",
+                 *           "content": "The fish market."
+                 *         }
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["CompactIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CompactionOut"];
                 };
             };
             400: components["responses"]["ChatErrorOut400"];
@@ -6935,14 +6934,14 @@ export interface operations {
     list_sessions: {
         parameters: {
             query?: {
-                /** @description Maximum page size. */
-                limit?: number;
-                /** @description `next_cursor` of the previous page. */
-                cursor?: string | null;
                 /** @description Only sessions with these words, in any case, in id, goal, labels, metadata or first message. */
                 q?: string | null;
                 /** @description Adds each session's newest window, usage and state. */
                 figures?: boolean;
+                /** @description Maximum page size. */
+                limit?: number;
+                /** @description `next_cursor` of the previous page. */
+                cursor?: string | null;
                 /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
             };
@@ -7151,6 +7150,37 @@ export interface operations {
             409: components["responses"]["Problem409"];
             413: components["responses"]["Problem413"];
             415: components["responses"]["Problem415"];
+            421: components["responses"]["Problem421"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            431: components["responses"]["Problem431"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    export_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Document"];
+                };
+            };
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7470,8 +7500,8 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 summary_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -7545,8 +7575,8 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 summary_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -7615,9 +7645,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 /** @description 1 to 255 printable characters; slashes are allowed. */
                 name: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -7648,9 +7678,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 /** @description 1 to 255 printable characters; slashes are allowed. */
                 name: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -7694,9 +7724,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 /** @description 1 to 255 printable characters; slashes are allowed. */
                 name: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -7762,37 +7792,6 @@ export interface operations {
             409: components["responses"]["Problem409"];
             413: components["responses"]["Problem413"];
             415: components["responses"]["Problem415"];
-            421: components["responses"]["Problem421"];
-            422: components["responses"]["Problem422"];
-            429: components["responses"]["Problem429"];
-            431: components["responses"]["Problem431"];
-            503: components["responses"]["Problem503"];
-        };
-    };
-    export_session: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                session_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Document"];
-                };
-            };
-            401: components["responses"]["Problem401"];
-            403: components["responses"]["Problem403"];
-            404: components["responses"]["Problem404"];
-            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];

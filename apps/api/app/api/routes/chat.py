@@ -35,7 +35,7 @@ from app.services.runtime import Runtime
 from app.services.sessions import has_session
 from app.services.turn.types import TurnEvent, TurnOptions, TurnOutcome
 
-_ANSWERED = "The completion, or with `stream: true` its chunks"
+_ANSWERS = session_answers("The completion, or with `stream: true` its chunks", {})
 _LONGEST_NAME = 200
 # An option is not sent at its default, because not every provider knows the option.
 _DEFAULTS: Mapping[str, Any] = {
@@ -72,7 +72,7 @@ Headers = Annotated[RequestHeaders, Depends()]
 router = APIRouter(prefix="/v1", tags=["chat"], route_class=DirectRoute)
 
 
-@router.post("/chat/completions", response_model=ChatCompletion, responses=session_answers(_ANSWERED, {}))
+@router.post("/chat/completions", response_model=ChatCompletion, responses=_ANSWERS)
 async def create_chat_completion(call: Call, body: ChatIn, headers: Headers) -> Response:
     """Answers a list of messages in OpenAI's form, within the token budget, as a turn of a stored session."""
     check_model(call.rt, body.model)
@@ -86,7 +86,7 @@ async def create_chat_completion(call: Call, body: ChatIn, headers: Headers) -> 
     return await _complete(call, body, named, request, ChatForm)
 
 
-@router.post("/completions", response_model=TextCompletion, responses=session_answers(_ANSWERED, {"type": "string"}))
+@router.post("/completions", response_model=TextCompletion, responses=_ANSWERS)
 async def create_completion(
     call: Call,
     body: CompletionIn,
