@@ -23,15 +23,7 @@ from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded
 from app.domain.frozen import values_of
 from app.domain.incoming import IncomingMessage
 from app.domain.stored import MessageRecord
-from app.domain.types import (
-    JsonObject,
-    RecordedReply,
-    Session,
-    ToolDefinition,
-    TurnId,
-    TurnRecord,
-    TurnStatus,
-)
+from app.domain.types import JsonObject, RecordedReply, Session, ToolDefinition, TurnId, TurnRecord, TurnStatus
 from app.services.paging import Page
 from app.services.policies import given_policy
 from app.services.sessions import check_alias, has_session
