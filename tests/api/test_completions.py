@@ -39,6 +39,21 @@ def test_a_prompt_is_streamed(database_url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "body"), [("/v1/completions", {"prompt": "Hi"}), ("/v1/chat/completions", {"messages": [user("Hi")]})]
+)
+def test_the_events_of_a_stream_have_the_fields_of_the_openapi_document(
+    database_url: str, tmp_path: Path, path: str, body: dict[str, Any]
+) -> None:
+    with chat_service(database_url, tmp_path, say("Noted it down.")) as at:
+        answer = at.http.post(path, json={"model": "main", "stream": True, **body})
+        described = at.http.get("/openapi.json").json()["paths"][path]["post"]["responses"]["200"]["content"]
+        fields = set(described["text/event-stream"]["schema"]["required"])
+        assert answer.text.endswith("data: [DONE]\n\n")
+        for event in answer.text.removesuffix("\n\n").split("\n\n"):
+            assert {line.partition(":")[0] for line in event.splitlines()} == fields
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [("n", 2), ("echo", True), ("suffix", "end"), ("prompt", ["a", "b"]), ("prompt", [1, 2]), ("prompt", "")],
 )

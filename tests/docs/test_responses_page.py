@@ -42,7 +42,7 @@ def test_its_table_has_every_route() -> None:
             listed |= {(method, path) for method in methods}
     served = {
         (method, route.path)
-        for router in (responses.router, responses.compact_router, conversations.router)
+        for router in (responses.router, conversations.router)
         for route in router.routes
         if isinstance(route, APIRoute)
         for method in route.methods or ()

@@ -51,7 +51,6 @@ _THREADS = 4
 _ROUTERS = (
     turns.router,
     chat.router,
-    responses.compact_router,
     messages.router,
     responses.router,
     conversations.router,
@@ -59,7 +58,6 @@ _ROUTERS = (
     context.router,
     sessions.pins_router,
     sessions.import_router,
-    sessions.export_router,
     deployment.models_router,
     deployment.policies_router,
     context.simulate_router,

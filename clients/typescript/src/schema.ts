@@ -18,7 +18,7 @@ export interface paths {
         get: operations["list_turns"];
         put?: never;
         /**
-         * Create Turn
+         * Post Turn
          * @description Sends a message within the token budget, and returns the turn and how its context was built.
          */
         post: operations["post_turn"];
@@ -58,7 +58,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Post Cancel
+         * Cancel Turn
          * @description Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls.
          */
         post: operations["cancel_turn"];
@@ -78,7 +78,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Post Regenerate
+         * Regenerate Turn
          * @description Runs the session's last turn again in a fork that ends before it, with the fields of the body changed.
          *
          *     An error after the fork was created has the `session_id` of the fork, in which the turn is stored.
@@ -210,26 +210,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/responses/compact": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Compact Response
-         * @description Summarizes a conversation now. The answer's `output` replaces it at the beginning of the next `input`.
-         */
-        post: operations["compact_response"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/messages": {
         parameters: {
             query?: never;
@@ -285,6 +265,26 @@ export interface paths {
          * @description Creates a response within the token budget: alone, in a session or conversation, or after another response.
          */
         post: operations["create_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/compact": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Compact Response
+         * @description Summarizes a conversation now. The answer's `output` replaces it at the beginning of the next `input`.
+         */
+        post: operations["compact_response"];
         delete?: never;
         options?: never;
         head?: never;
@@ -363,7 +363,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List Input Items
+         * List Response Input Items
          * @description The input of a response, without earlier items.
          */
         get: operations["list_response_input_items"];
@@ -431,13 +431,13 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List Items
+         * List Conversation Items
          * @description The conversation's items.
          */
         get: operations["list_conversation_items"];
         put?: never;
         /**
-         * Create Items
+         * Create Conversation Items
          * @description Appends items to the conversation without calling a model.
          */
         post: operations["create_conversation_items"];
@@ -462,7 +462,7 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Delete Item
+         * Delete Conversation Item
          * @description Removes an item from the conversation and from later prompts; a call and its output are removed together.
          */
         delete: operations["delete_conversation_item"];
@@ -533,10 +533,30 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Post Fork
+         * Fork Session
          * @description Creates a session with the same history, through the given turn, or the last one that has ended.
          */
         post: operations["fork_session"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session_id}/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Session
+         * @description The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins.
+         */
+        get: operations["export_session"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -551,7 +571,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Get Window
+         * Get Context
          * @description The current window: tokens by region, budget, limit and its source, turns until the next summary.
          */
         get: operations["get_context"];
@@ -571,7 +591,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Search
+         * Search Session
          * @description The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
          *     an embedding model's usage.
          */
@@ -592,7 +612,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Get Look Back
+         * Look Back
          * @description Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
          *     by page. With both, the page of that message that has the words. Writes nothing but an embedding model's usage.
          */
@@ -615,7 +635,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Preview
+         * Preview Turn
          * @description The prompt that the next turn would send, or its refusal, as a 200. Calls no language model, but the
          *     provider may count the tokens if the alias has `exact_counts`. Writes nothing but an embedding model's usage.
          */
@@ -810,30 +830,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Post Import
+         * Import Session
          * @description Creates a session from an export, or from `messages` in OpenAI's form, with new ids: completely or not at all.
          */
         post: operations["import_session"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/sessions/{session_id}/export": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Export
-         * @description The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins.
-         */
-        get: operations["export_session"];
-        put?: never;
-        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -910,7 +910,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Post Simulation
+         * Simulate
          * @description Computes the session's turns under other policies and models. Calls no model and writes nothing.
          */
         post: operations["simulate"];
@@ -928,7 +928,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Search All
+         * Search Messages
          * @description Messages of all sessions that contain all words of `q`, newest session first, and at most the newest three of
          *     each session. A short page may not be the last.
          */
@@ -969,7 +969,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Live
+         * Get Health
          * @description 200 while the process serves. Does not use the database, whose outage must not restart workers.
          */
         get: operations["get_health"];
@@ -989,7 +989,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Ready
+         * Get Readiness
          * @description 200 when the database answers and accepts writes and its schema is not too old; else 503 with the reason.
          *
          *     After the signal to stop: 503 with the status `draining`.
@@ -1011,7 +1011,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Metrics
+         * Get Metrics
          * @description Metrics of all workers, as Prometheus text.
          */
         get: operations["get_metrics"];
@@ -5700,12 +5700,12 @@ export interface operations {
     list_turns: {
         parameters: {
             query?: {
+                /** @description Number of the first turn. */
+                from_seq?: number;
                 /** @description Maximum page size. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page. */
                 cursor?: string | null;
-                /** @description Number of the first turn. */
-                from_seq?: number;
                 /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
             };
@@ -5803,8 +5803,8 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 turn_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -5867,8 +5867,8 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 turn_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -5902,8 +5902,8 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 turn_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -5961,8 +5961,8 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 turn_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -5998,8 +5998,8 @@ export interface operations {
             };
             header?: never;
             path: {
-                session_id: string;
                 turn_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -6033,8 +6033,8 @@ export interface operations {
             };
             header?: never;
             path: {
-                session_id: string;
                 turn_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -6063,12 +6063,12 @@ export interface operations {
     list_messages: {
         parameters: {
             query?: {
+                /** @description Only these ids: at most 100, separated by commas, all on one page. */
+                ids?: string | null;
                 /** @description Maximum page size. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page. */
                 cursor?: string | null;
-                /** @description Only these ids: at most 100, separated by commas, all on one page. */
-                ids?: string | null;
                 /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
             };
@@ -6195,69 +6195,7 @@ export interface operations {
                     "application/json": components["schemas"]["TextCompletion"];
                     "text/event-stream": {
                         data: string;
-                        event: string;
                     };
-                };
-            };
-            400: components["responses"]["ChatErrorOut400"];
-            401: components["responses"]["ChatErrorOut401"];
-            403: components["responses"]["ChatErrorOut403"];
-            404: components["responses"]["ChatErrorOut404"];
-            408: components["responses"]["ChatErrorOut408"];
-            409: components["responses"]["ChatErrorOut409"];
-            413: components["responses"]["ChatErrorOut413"];
-            415: components["responses"]["ChatErrorOut415"];
-            421: components["responses"]["ChatErrorOut421"];
-            422: components["responses"]["ChatErrorOut422"];
-            429: components["responses"]["ChatErrorOut429"];
-            431: components["responses"]["Problem431"];
-            502: components["responses"]["ChatErrorOut502"];
-            503: components["responses"]["ChatErrorOut503"];
-            504: components["responses"]["ChatErrorOut504"];
-        };
-    };
-    compact_response: {
-        parameters: {
-            query?: never;
-            header?: {
-                /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
-                "X-Session-Id"?: string | null;
-                /** @description `true` creates a new session if the request names none. */
-                "X-Session-New"?: boolean;
-                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
-                "Idempotency-Key"?: string | null;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "model": "offline",
-                 *       "input": [
-                 *         {
-                 *           "role": "user",
-                 *           "content": "My name is Anna. What is in Bergen?"
-                 *         },
-                 *         {
-                 *           "role": "assistant",
-                 *           "content": "The fish market."
-                 *         }
-                 *       ]
-                 *     }
-                 */
-                "application/json": components["schemas"]["CompactIn"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["CompactionOut"];
                 };
             };
             400: components["responses"]["ChatErrorOut400"];
@@ -6429,6 +6367,67 @@ export interface operations {
                         data: string;
                         event: string;
                     };
+                };
+            };
+            400: components["responses"]["ChatErrorOut400"];
+            401: components["responses"]["ChatErrorOut401"];
+            403: components["responses"]["ChatErrorOut403"];
+            404: components["responses"]["ChatErrorOut404"];
+            408: components["responses"]["ChatErrorOut408"];
+            409: components["responses"]["ChatErrorOut409"];
+            413: components["responses"]["ChatErrorOut413"];
+            415: components["responses"]["ChatErrorOut415"];
+            421: components["responses"]["ChatErrorOut421"];
+            422: components["responses"]["ChatErrorOut422"];
+            429: components["responses"]["ChatErrorOut429"];
+            431: components["responses"]["Problem431"];
+            502: components["responses"]["ChatErrorOut502"];
+            503: components["responses"]["ChatErrorOut503"];
+            504: components["responses"]["ChatErrorOut504"];
+        };
+    };
+    compact_response: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
+                "X-Session-Id"?: string | null;
+                /** @description `true` creates a new session if the request names none. */
+                "X-Session-New"?: boolean;
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
+                "Idempotency-Key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "model": "offline",
+                 *       "input": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "My name is Anna. What is in Bergen?"
+                 *         },
+                 *         {
+                 *           "role": "assistant",
+                 *           "content": "The fish market."
+                 *         }
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["CompactIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CompactionOut"];
                 };
             };
             400: components["responses"]["ChatErrorOut400"];
@@ -6935,14 +6934,14 @@ export interface operations {
     list_sessions: {
         parameters: {
             query?: {
-                /** @description Maximum page size. */
-                limit?: number;
-                /** @description `next_cursor` of the previous page. */
-                cursor?: string | null;
                 /** @description Only sessions with these words, in any case, in id, goal, labels, metadata or first message. */
                 q?: string | null;
                 /** @description Adds each session's newest window, usage and state. */
                 figures?: boolean;
+                /** @description Maximum page size. */
+                limit?: number;
+                /** @description `next_cursor` of the previous page. */
+                cursor?: string | null;
                 /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
             };
@@ -7151,6 +7150,37 @@ export interface operations {
             409: components["responses"]["Problem409"];
             413: components["responses"]["Problem413"];
             415: components["responses"]["Problem415"];
+            421: components["responses"]["Problem421"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            431: components["responses"]["Problem431"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    export_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Document"];
+                };
+            };
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7470,8 +7500,8 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 summary_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -7545,8 +7575,8 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 summary_id: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -7615,9 +7645,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 /** @description 1 to 255 printable characters; slashes are allowed. */
                 name: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -7648,9 +7678,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 /** @description 1 to 255 printable characters; slashes are allowed. */
                 name: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -7694,9 +7724,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                session_id: string;
                 /** @description 1 to 255 printable characters; slashes are allowed. */
                 name: string;
+                session_id: string;
             };
             cookie?: never;
         };
@@ -7762,37 +7792,6 @@ export interface operations {
             409: components["responses"]["Problem409"];
             413: components["responses"]["Problem413"];
             415: components["responses"]["Problem415"];
-            421: components["responses"]["Problem421"];
-            422: components["responses"]["Problem422"];
-            429: components["responses"]["Problem429"];
-            431: components["responses"]["Problem431"];
-            503: components["responses"]["Problem503"];
-        };
-    };
-    export_session: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                session_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Document"];
-                };
-            };
-            401: components["responses"]["Problem401"];
-            403: components["responses"]["Problem403"];
-            404: components["responses"]["Problem404"];
-            409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];

@@ -12,11 +12,13 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 from urllib.parse import parse_qsl
 from uuid import UUID
 
 import orjson
+from fastapi import Depends
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
@@ -114,6 +116,14 @@ class Call(Request):
         self.exchange.fields.update(fields)
 
 
+def _session_in_path(call: Call, session_id: SessionId) -> SessionRef:
+    return call.session_ref(session_id)
+
+
+SessionInPath = Annotated[SessionRef, Depends(_session_in_path)]
+"""The session that the path names, as the tenant's: it may not exist."""
+
+
 class DirectRoute(APIRoute):
     """Binds arguments without FastAPI's dependency solver. Handlers return a `Response` or a value for its JSON."""
 
@@ -121,15 +131,12 @@ class DirectRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         # Generated clients get short names; FastAPI's own operation ids contain the path.
-        options["operation_id"] = options.get("operation_id") or endpoint.__name__
+        options["operation_id"] = endpoint.__name__
         if path.startswith("/v1/") and max(options["responses"], default=0) < 400:
             options["responses"] |= usual_refusals(path, reads=options["methods"] in (["GET"], ["DELETE"]))
         super().__init__(path, endpoint, **options)
         self._handler = cast("Callable[..., Awaitable[object]]", endpoint)
-        self._call_name = self.dependant.request_param_name
-        self._parameters = [_Parameter("query", field) for field in self.dependant.query_params]
-        self._parameters += [_Parameter("header", field) for field in self.dependant.header_params]
-        self._query_names = {field.alias for field in self.dependant.query_params}
+        self._arguments = _Arguments(self.dependant)
         # Clients of OpenAI and Anthropic send additional parameters, such as Anthropic's `?beta=true`.
         is_vendors = problems.is_openai_path(path) or problems.is_messages_path(path)
         self._checks_query = path.startswith("/v1/") and not is_vendors
@@ -182,10 +189,7 @@ class DirectRoute(APIRoute):
         await response(scope, receive, send)
 
     async def _handle(self, call: Call) -> Response:
-        arguments = await call.aside(partial(self._bind, call))
-        if self._call_name is not None:
-            arguments[self._call_name] = call
-        result = await self._handler(**arguments)
+        result = await self._handler(**await call.aside(partial(self._bind, call)))
         if isinstance(result, Response):
             return result
         return json_response(result, self._success)
@@ -195,14 +199,9 @@ class DirectRoute(APIRoute):
         text: str = scope["query_string"].decode("latin-1")
         query = dict(parse_qsl(text, keep_blank_values=True)) if text else {}
         checks_query = self._checks_query and b"anthropic-version" not in exchange.headers
-        if checks_query and (unknown := query.keys() - self._query_names):
+        if checks_query and (unknown := query.keys() - self._arguments.query_names):
             raise InvalidRequest("This route has no such parameter.", ("query", min(unknown)))
-        arguments: dict[str, Any] = {
-            field.name: _path_value(field.name, scope["path_params"][field.name], exchange)
-            for field in self.dependant.path_params
-        }
-        for parameter in self._parameters:
-            arguments[parameter.argument] = parameter.value(query, exchange.headers)
+        arguments = self._arguments.read(call, query)
         if self.body_field is not None:
             info = self.body_field.field_info
             scope["plimsoll.json"], arguments[self.dependant.body_params[0].name] = self._read_body(
@@ -287,6 +286,29 @@ def _path_value(name: str, text: str, exchange: Exchange) -> UUID | str:
         raise NotFound(noun)
     exchange.fields[name] = text
     return UUID(text)
+
+
+class _Arguments:
+    """The arguments, except the body, of a handler, or of a function that makes one of its arguments (`Depends`)."""
+
+    def __init__(self, dependant: Dependant) -> None:
+        self._call_name = dependant.request_param_name
+        self._made = [
+            (str(each.name), cast("Callable[..., Any]", each.call), _Arguments(each)) for each in dependant.dependencies
+        ]
+        self._path_names = [field.name for field in dependant.path_params]
+        self._parameters = [_Parameter("query", field) for field in dependant.query_params]
+        self._parameters += [_Parameter("header", field) for field in dependant.header_params]
+        self.query_names = {field.alias for field in dependant.query_params}
+        self.query_names.update(*(made.query_names for _, _, made in self._made))
+
+    def read(self, call: Call, query: Mapping[str, str]) -> dict[str, Any]:
+        """Raises `NotFound` for a path, and `InvalidRequest` for another parameter, that has no allowed value."""
+        exchange, path = call.exchange, call.scope["path_params"]
+        arguments = {name: make(**made.read(call, query)) for name, make, made in self._made}
+        arguments |= {name: _path_value(name, path[name], exchange) for name in self._path_names}
+        arguments |= {each.argument: each.value(query, exchange.headers) for each in self._parameters}
+        return arguments if self._call_name is None else arguments | {self._call_name: call}
 
 
 class _Parameter:

@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import Annotated, Any, Final, Literal, cast
 
 import orjson
-from fastapi import FastAPI, Header, Query
+from fastapi import Depends, FastAPI, Header, Query
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -17,6 +17,7 @@ from app.api.schemas.chat import ChatErrorOut
 from app.api.schemas.messages import MessagesErrorOut
 from app.api.schemas.values import Open
 from app.domain.types import LARGEST, JsonObject
+from app.services.paging import PageRequest
 
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum page size.")]
 Cursor = Annotated[str | None, Query(max_length=2048, description="`next_cursor` of the previous page.")]
@@ -33,6 +34,19 @@ Order = Annotated[
     Literal["asc", "desc"], Query(description="By time; `asc` is oldest first. Later pages need the same order.")
 ]
 DEFAULT_LIMIT = 50
+
+
+def _newest_first(limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, order: Order = "desc") -> PageRequest:
+    return PageRequest(limit, cursor, newest_first=order == "desc")
+
+
+def _oldest_first(limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, order: Order = "asc") -> PageRequest:
+    return PageRequest(limit, cursor, newest_first=order == "desc")
+
+
+NewestFirst = Annotated[PageRequest, Depends(_newest_first)]
+OldestFirst = Annotated[PageRequest, Depends(_oldest_first)]
+"""A page of a list in this order, unless the request has another one."""
 
 
 _QUESTION: Final = {"role": "user", "content": "My name is Anna. What is in Bergen?"}

@@ -108,18 +108,6 @@ class PointWindow:
 
 
 @frozen
-class TimelineEvent:
-    """An event that changed what was sent. `tokens` were removed from the prompt or recalled into it."""
-
-    kind: Literal["summary", "later_summary", "prune", "recall", "overflow", "emergency"]
-    tokens: int | None = None
-    count: int | None = described("Turns summarized, or messages pruned, recalled or dropped.", default=None)
-    summary_id: SummaryId | None = None
-    origin: str | None = None
-    status: str | None = None
-
-
-@frozen
 class TurnPoint:
     """A turn as a point of a plot. `window` is null if no prompt was made."""
 

@@ -27,7 +27,6 @@ LAST_SEQ = 2**63 - 1
 """Above every `seq`."""
 
 _SCOPE_BYTES = 6
-_LONGEST_CURSOR = 2048
 
 
 @frozen
@@ -110,7 +109,7 @@ def position_of(order: Order[Position], scope: str, cursor: str | None) -> Posit
     if cursor is None:
         return None
     with suppress(ValueError, struct.error):
-        raw = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)) if len(cursor) <= _LONGEST_CURSOR else b""
+        raw = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         if raw[:_SCOPE_BYTES] == _scope_mark(scope):
             return order.decode(raw[_SCOPE_BYTES:])
     raise InvalidRequest("The cursor is not one that this list gave out.", ("query", "cursor"))

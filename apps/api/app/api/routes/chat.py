@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Depends, Header
 from starlette.responses import Response
 
 from app.api import problems
@@ -23,7 +23,7 @@ from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompl
 from app.api.streaming import answer_turn
 from app.domain.content import custom_call_json, is_custom, tool_call_json, tool_name
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
-from app.domain.frozen import replace
+from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, ToolCall, Usage
 from app.openai.chat_messages import read_messages, with_calls
@@ -35,7 +35,7 @@ from app.services.runtime import Runtime
 from app.services.sessions import has_session
 from app.services.turn.types import TurnEvent, TurnOptions, TurnOutcome
 
-_ANSWERED = "The completion, or with `stream: true` its chunks"
+_ANSWERS = session_answers("The completion, or with `stream: true` its chunks", {})
 _LONGEST_NAME = 200
 # An option is not sent at its default, because not every provider knows the option.
 _DEFAULTS: Mapping[str, Any] = {
@@ -48,42 +48,45 @@ _DEFAULTS: Mapping[str, Any] = {
     "stop": [],
 }
 
-SessionHeader = Annotated[
-    str | None,
-    Header(
-        alias=SESSION_HEADER,
-        description="The session's id, or a name that the client chooses; a new name creates a session. Without it "
-        "the session is recognized by the messages before the newest ones, or created; the answer has its id.",
-    ),
-]
-NewSessionHeader = Annotated[
-    bool, Header(alias="X-Session-New", description="`true` creates a new session if the request names none.")
-]
+
+@frozen
+class RequestHeaders:
+    """The session that a client names, or that it wants a new one, and the key of its request."""
+
+    session: Annotated[
+        str | None,
+        Header(
+            alias=SESSION_HEADER,
+            description="The session's id, or a name that the client chooses; a new name creates a session. Without it "
+            "the session is recognized by the messages before the newest ones, or created; the answer has its id.",
+        ),
+    ] = None
+    is_new: Annotated[
+        bool, Header(alias="X-Session-New", description="`true` creates a new session if the request names none.")
+    ] = False
+    idempotency_key: IdempotencyKey = None
+
+
+Headers = Annotated[RequestHeaders, Depends()]
 
 router = APIRouter(prefix="/v1", tags=["chat"], route_class=DirectRoute)
 
 
-@router.post("/chat/completions", response_model=ChatCompletion, responses=session_answers(_ANSWERED, {}))
-async def create_chat_completion(
-    call: Call,
-    body: ChatIn,
-    x_session_id: SessionHeader = None,
-    x_session_new: NewSessionHeader = False,
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
+@router.post("/chat/completions", response_model=ChatCompletion, responses=_ANSWERS)
+async def create_chat_completion(call: Call, body: ChatIn, headers: Headers) -> Response:
     """Answers a list of messages in OpenAI's form, within the token budget, as a turn of a stored session."""
     check_model(call.rt, body.model)
-    named = named_session(x_session_id, body.metadata.session_id if body.metadata else None)
+    named = named_session(headers.session, body.metadata.session_id if body.metadata else None)
 
     def read() -> ChatRequest:
-        request = _request(call, body, idempotency_key)
-        return answerable(recognizable(call, request) if named is None and not x_session_new else request)
+        request = _request(call, body, headers.idempotency_key)
+        return answerable(recognizable(call, request) if named is None and not headers.is_new else request)
 
     request = await call.aside(read)
     return await _complete(call, body, named, request, ChatForm)
 
 
-@router.post("/completions", response_model=TextCompletion, responses=session_answers(_ANSWERED, {"type": "string"}))
+@router.post("/completions", response_model=TextCompletion, responses=_ANSWERS)
 async def create_completion(
     call: Call,
     body: CompletionIn,

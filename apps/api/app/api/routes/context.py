@@ -9,22 +9,19 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from app.api import problems
-from app.api.direct_route import Call, DirectRoute, HeavyRoute
-from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, FromSeq, Limit, Order, refusals
+from app.api.direct_route import Call, DirectRoute, HeavyRoute, SessionInPath
+from app.api.openapi import READ, WRITE, Cursor, FromSeq, NewestFirst, Order, refusals
 from app.api.routes.turns import turn_request
 from app.api.schemas import context as schemas
 from app.api.schemas.turns import PreviewIn, PreviewOut
 from app.domain.figures import CurrentWindow, TimelineRange, TurnPoint
 from app.domain.frozen import replace
 from app.domain.stored import StoredSummary
-from app.domain.types import LARGEST, SUMMARY_LISTS, JsonObject, MessageId, SessionId, SummaryId, SummaryItem
+from app.domain.types import LARGEST, SUMMARY_LISTS, JsonObject, MessageId, SummaryId, SummaryItem
 from app.services import summaries
 from app.services.paging import Page, PageRequest
 from app.services.views import context as window
-from app.services.views.context import read_overview, read_timeline
-from app.services.views.preview import Preview, preview_turn
-from app.services.views.search import Found, FoundInSession, FoundPage, look_back, search_messages, search_session
-from app.services.views.simulation import MOST_TURNS_DECIDED, THRESHOLDS, simulate, variant_of
+from app.services.views import preview, search, simulation
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_class=DirectRoute)
 search_router = APIRouter(prefix="/v1/search", tags=["context"], route_class=DirectRoute)
@@ -48,101 +45,98 @@ ThroughSeq = Annotated[
 Turns = Annotated[int, Query(ge=1, le=500, description="Maximum page size.")]
 
 
-@router.get("/context", response_model=schemas.WindowOut, operation_id="get_context")
-async def get_window(call: Call, session_id: SessionId) -> CurrentWindow:
+@router.get("/context", response_model=schemas.WindowOut)
+async def get_context(call: Call, session: SessionInPath) -> CurrentWindow:
     """The current window: tokens by region, budget, limit and its source, turns until the next summary."""
-    return await window.window_now(call.rt, call.session_ref(session_id))
+    return await window.window_now(call.rt, session)
 
 
-@router.get("/search", response_model=schemas.FoundOut, operation_id="search_session")
-async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> Found:
+@router.get("/search", response_model=schemas.FoundOut)
+async def search_session(
+    call: Call, session: SessionInPath, q: SearchWords, limit: MostFound = DEFAULT_FOUND
+) -> search.Found:
     """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
     an embedding model's usage."""
-    return await search_session(call.rt, call.session_ref(session_id), q, limit)
+    return await search.search_session(call.rt, session, q, limit)
 
 
-@router.get("/look-back", response_model=schemas.LookBackOut, operation_id="look_back")
-async def get_look_back(
-    call: Call, session_id: SessionId, q: LookBackWords = "", handle: Handle = None, page: PageNumber = None
-) -> FoundPage:
+@router.get("/look-back", response_model=schemas.LookBackOut)
+async def look_back(
+    call: Call, session: SessionInPath, q: LookBackWords = "", handle: Handle = None, page: PageNumber = None
+) -> search.FoundPage:
     """Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
     by page. With both, the page of that message that has the words. Writes nothing but an embedding model's usage."""
-    return await look_back(call.rt, call.session_ref(session_id), query=q.strip(), handle=handle, page=page)
+    return await search.look_back(call.rt, session, query=q.strip(), handle=handle, page=page)
 
 
-@search_router.get("", response_model=schemas.FoundInSessions, operation_id="search_messages")
-async def search_all(
+@search_router.get("", response_model=schemas.FoundInSessions)
+async def search_messages(
     call: Call, q: SearchWords, limit: MostFound = DEFAULT_FOUND, cursor: Cursor = None
-) -> Page[FoundInSession]:
+) -> Page[search.FoundInSession]:
     """Messages of all sessions that contain all words of `q`, newest session first, and at most the newest three of
     each session. A short page may not be the last."""
-    return await search_messages(call.rt, call.tenant_id, q, limit, cursor)
+    return await search.search_messages(call.rt, call.tenant_id, q, limit, cursor)
 
 
-@router.post("/context/preview", response_model=PreviewOut, operation_id="preview_turn")
-async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview:
+@router.post("/context/preview", response_model=PreviewOut)
+async def preview_turn(call: Call, session: SessionInPath, body: PreviewIn) -> preview.Preview:
     """The prompt that the next turn would send, or its refusal, as a 200. Calls no language model, but the
     provider may count the tokens if the alias has `exact_counts`. Writes nothing but an embedding model's usage."""
     request = await call.aside(partial(turn_request, call, body))
-    seen = await preview_turn(call.rt, call.session_ref(session_id), request)
+    seen = await preview.preview_turn(call.rt, session, request)
     return replace(seen, refusal=seen.refusal and problems.complete(seen.refusal))
 
 
 @router.get("/timeline", response_model=schemas.TimelinePage)
 async def get_timeline(
-    call: Call, session_id: SessionId, limit: Turns = 200, cursor: Cursor = None, order: Order = "desc"
+    call: Call, session: SessionInPath, limit: Turns = 200, cursor: Cursor = None, order: Order = "desc"
 ) -> Page[TurnPoint]:
     """Turn by turn: tokens by region, budget, thresholds, and what was summarized, pruned or recalled."""
     wanted = PageRequest(limit, cursor, newest_first=order == "desc")
-    return await read_timeline(call.rt, call.session_ref(session_id), wanted)
+    return await window.read_timeline(call.rt, session, wanted)
 
 
 @router.get("/timeline/overview", response_model=schemas.OverviewOut)
 async def get_overview(
-    call: Call, session_id: SessionId, points: Points = 200, from_seq: FromSeq = 1, through_seq: ThroughSeq = None
+    call: Call, session: SessionInPath, points: Points = 200, from_seq: FromSeq = 1, through_seq: ThroughSeq = None
 ) -> Page[TimelineRange]:
     """The timeline, or a range of it, as at most `points` groups of turns, oldest first, each with its largest turn."""
-    return await read_overview(
-        call.rt, call.session_ref(session_id), points=points, first_seq=from_seq, last_seq=through_seq
-    )
+    return await window.read_overview(call.rt, session, points=points, first_seq=from_seq, last_seq=through_seq)
 
 
 @router.get("/summaries", response_model=schemas.SummaryPage)
-async def list_summaries(
-    call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, order: Order = "desc"
-) -> Page[StoredSummary]:
+async def list_summaries(call: Call, session: SessionInPath, wanted: NewestFirst) -> Page[StoredSummary]:
     """The session's summaries, active and past."""
-    wanted = PageRequest(limit, cursor, newest_first=order == "desc")
-    return await summaries.list_summaries(call.rt, call.session_ref(session_id), wanted)
+    return await summaries.list_summaries(call.rt, session, wanted)
 
 
 @router.post("/summaries", status_code=201, response_model=schemas.SummaryOut, responses=refusals(*WRITE, 502, 504))
-async def summarize_now(call: Call, session_id: SessionId, body: schemas.SummarizeIn = _NO_FOCUS) -> StoredSummary:
+async def summarize_now(call: Call, session: SessionInPath, body: schemas.SummarizeIn = _NO_FOCUS) -> StoredSummary:
     """Summarizes now what can be summarized, regardless of thresholds."""
-    return await summaries.summarize_now(call.rt, call.session_ref(session_id), body.focus)
+    return await summaries.summarize_now(call.rt, session, body.focus)
 
 
 @router.patch("/summaries/{summary_id}", response_model=schemas.SummaryOut)
 async def edit_summary(
-    call: Call, session_id: SessionId, summary_id: SummaryId, body: schemas.SummaryPatch
+    call: Call, session: SessionInPath, summary_id: SummaryId, body: schemas.SummaryPatch
 ) -> StoredSummary:
     """Stores an edited version of the active summary as the active one. An undo makes the original active again.
 
     Absent fields do not change; a list is replaced as a whole.
     """
-    return await summaries.edit_summary(call.rt, call.session_ref(session_id), summary_id, _changes(body))
+    return await summaries.edit_summary(call.rt, session, summary_id, _changes(body))
 
 
 @router.post("/summaries/active/undo", response_model=schemas.SummaryOut, responses=refusals(*READ))
-async def undo_active_summary(call: Call, session_id: SessionId) -> StoredSummary:
+async def undo_active_summary(call: Call, session: SessionInPath) -> StoredSummary:
     """Withdraws the summary that is active now, even one that was made meanwhile. Takes no body."""
-    return await summaries.undo_summary(call.rt, call.session_ref(session_id), None)
+    return await summaries.undo_summary(call.rt, session, None)
 
 
 @router.post("/summaries/{summary_id}/undo", response_model=schemas.SummaryOut, responses=refusals(*READ))
-async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId) -> StoredSummary:
+async def undo_summary(call: Call, session: SessionInPath, summary_id: SummaryId) -> StoredSummary:
     """Withdraws the active summary: the previous one becomes active again. Takes no body."""
-    return await summaries.undo_summary(call.rt, call.session_ref(session_id), summary_id)
+    return await summaries.undo_summary(call.rt, session, summary_id)
 
 
 def _changes(body: schemas.SummaryPatch) -> summaries.SummaryChanges:
@@ -154,10 +148,11 @@ def _changes(body: schemas.SummaryPatch) -> summaries.SummaryChanges:
     return lists if body.summary_text is None else lists | {"summary_text": body.summary_text}
 
 
-@simulate_router.post("/simulate", response_model=schemas.SimulationOut, operation_id="simulate")
-async def post_simulation(call: Call, session_id: SessionId, body: schemas.SimulateIn = _NOTHING_GIVEN) -> JsonObject:
+@simulate_router.post("/simulate", response_model=schemas.SimulationOut)
+async def simulate(call: Call, session: SessionInPath, body: schemas.SimulateIn = _NOTHING_GIVEN) -> JsonObject:
     """Computes the session's turns under other policies and models. Calls no model and writes nothing."""
-    variants = THRESHOLDS if body.policies is None else tuple(map(variant_of, call.raw_body["policies"]))
+    given = call.raw_body.get("policies")
+    variants = simulation.THRESHOLDS if given is None else tuple(map(simulation.variant_of, given))
     aliases = body.model_aliases or []
-    most_turns = min(body.max_turns, MOST_TURNS_DECIDED // (len(variants) * max(1, len(aliases))))
-    return await simulate(call.rt, call.session_ref(session_id), variants, aliases, most_turns=most_turns)
+    most_turns = min(body.max_turns, simulation.MOST_TURNS_DECIDED // (len(variants) * max(1, len(aliases))))
+    return await simulation.simulate(call.rt, session, variants, aliases, most_turns=most_turns)

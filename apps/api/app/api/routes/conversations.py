@@ -62,20 +62,15 @@ async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
-@router.post(
-    "/{conversation_id}/items",
-    response_model=schemas.ItemListOut,
-    responses=openai_refusals(*_WRITE),
-    operation_id="create_conversation_items",
-)
-async def create_items(call: Call, conversation_id: str, body: schemas.ItemsIn) -> JsonObject:  # noqa: ARG001 - used as received
+@router.post("/{conversation_id}/items", response_model=schemas.ItemListOut, responses=openai_refusals(*_WRITE))
+async def create_conversation_items(call: Call, conversation_id: str, body: schemas.ItemsIn) -> JsonObject:  # noqa: ARG001 - used as received
     """Appends items to the conversation without calling a model."""
     items = await conversations.add_items(call.rt, _session(call, conversation_id), call.raw_body["items"])
     return list_json(items, has_more=False)
 
 
-@router.get("/{conversation_id}/items", response_model=schemas.ItemListOut, operation_id="list_conversation_items")
-async def list_items(
+@router.get("/{conversation_id}/items", response_model=schemas.ItemListOut)
+async def list_conversation_items(
     call: Call, conversation_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
 ) -> JsonObject:
     """The conversation's items."""
@@ -92,12 +87,8 @@ async def get_conversation_item(call: Call, conversation_id: str, item_id: str) 
     return (await get_item(call.rt, session, item_id))[1]
 
 
-@router.delete(
-    "/{conversation_id}/items/{item_id}",
-    response_model=schemas.ConversationOut,
-    operation_id="delete_conversation_item",
-)
-async def delete_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
+@router.delete("/{conversation_id}/items/{item_id}", response_model=schemas.ConversationOut)
+async def delete_conversation_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
     """Removes an item from the conversation and from later prompts; a call and its output are removed together."""
     return conversation_json(await conversations.withdraw_item(call.rt, _session(call, conversation_id), item_id))
 

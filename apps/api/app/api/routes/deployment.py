@@ -118,20 +118,15 @@ class RootOut(Answer):
 
 
 @router.head("/healthz", include_in_schema=False)
-@router.get("/healthz", response_model=HealthOut, operation_id="get_health")
-async def live() -> JsonObject:
+@router.get("/healthz", response_model=HealthOut)
+async def get_health() -> JsonObject:
     """200 while the process serves. Does not use the database, whose outage must not restart workers."""
     return {"status": "ok"}
 
 
 @router.head("/readyz", include_in_schema=False)
-@router.get(
-    "/readyz",
-    response_model=ReadyOut,
-    responses={503: {"model": ReadyOut, "description": "Not ready"}},
-    operation_id="get_readiness",
-)
-async def ready(call: Call) -> Response:
+@router.get("/readyz", response_model=ReadyOut, responses={503: {"model": ReadyOut, "description": "Not ready"}})
+async def get_readiness(call: Call) -> Response:
     """200 when the database answers and accepts writes and its schema is not too old; else 503 with the reason.
 
     After the signal to stop: 503 with the status `draining`.
@@ -143,8 +138,8 @@ async def ready(call: Call) -> Response:
 
 
 @router.head("/metrics", include_in_schema=False)
-@router.get("/metrics", response_class=PlainTextResponse, operation_id="get_metrics")
-async def metrics(call: Call) -> Response:
+@router.get("/metrics", response_class=PlainTextResponse)
+async def get_metrics(call: Call) -> Response:
     """Metrics of all workers, as Prometheus text."""
     body, content_type = await asyncio.to_thread(call.rt.telemetry.render)
     return Response(body, media_type=content_type)

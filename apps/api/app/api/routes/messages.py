@@ -24,7 +24,7 @@ from app.anthropic.messages import (
     usage_json,
 )
 from app.api.direct_route import Call, DirectRoute, json_response
-from app.api.openapi import SESSION_HEADER, IdempotencyKey, session_answers
+from app.api.openapi import SESSION_HEADER, session_answers
 from app.api.problems import error_json, request_id_header
 from app.api.routes import chat
 from app.api.routes.turns import chosen_tools, request_sha256
@@ -60,22 +60,16 @@ router = APIRouter(prefix="/v1/messages", tags=["messages"], route_class=DirectR
 
 
 @router.post("", response_model=schemas.MessageOut, responses=_ANSWERS)
-async def create_message(
-    call: Call,
-    body: schemas.MessagesIn,
-    x_session_id: chat.SessionHeader = None,
-    x_session_new: chat.NewSessionHeader = False,
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
+async def create_message(call: Call, body: schemas.MessagesIn, headers: chat.Headers) -> Response:
     """Answers a list of messages in Anthropic's form, within the token budget, as a turn of a stored session."""
     rt = call.rt
     metadata, thinking = body.metadata or _NO_METADATA, body.thinking
     edit = body.context_management and body.context_management.last(schemas.CompactEdit)
-    named = chat.named_session(x_session_id, metadata.session_id)
+    named = chat.named_session(headers.session, metadata.session_id)
 
     def read() -> ChatRequest:
-        request = _request(call, body, idempotency_key)
-        if named is not None or x_session_new or request.compaction is not None:
+        request = _request(call, body, headers.idempotency_key)
+        if named is not None or headers.is_new or request.compaction is not None:
             return request
         return chat.recognizable(call, request, conversation_of(metadata.user_id))
 

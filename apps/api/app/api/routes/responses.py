@@ -12,17 +12,9 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute, json_response
-from app.api.openapi import OPENAI_READ, SESSION_HEADER, IdempotencyKey, Order, openai_refusals, session_answers
+from app.api.openapi import OPENAI_READ, SESSION_HEADER, Order, openai_refusals, session_answers
 from app.api.response_json import SEALED, ResponseForm, compaction_json, list_json, stored_json
-from app.api.routes.chat import (
-    NewSessionHeader,
-    SessionHeader,
-    check_model,
-    in_session,
-    named_session,
-    provider_options,
-    recognizable,
-)
+from app.api.routes.chat import Headers, check_model, in_session, named_session, provider_options, recognizable
 from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas import responses as schemas
 from app.api.schemas.items import DeletedOut, ItemListOut
@@ -52,25 +44,17 @@ After = Annotated[str | None, Query(max_length=200, description="Id of the last 
 _ANSWERS = session_answers("The response, or with `stream: true` its events", {"type": "string"})
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
-compact_router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
 
 
 @router.post("", response_model=schemas.ResponseOut, responses=_ANSWERS)
-async def create_response(
-    call: Call,
-    body: schemas.ResponseIn,
-    x_session_id: SessionHeader = None,
-    x_session_new: NewSessionHeader = False,
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
+async def create_response(call: Call, body: schemas.ResponseIn, headers: Headers) -> Response:
     """Creates a response within the token budget: alone, in a session or conversation, or after another response."""
     rt, tenant_id = call.rt, call.tenant_id
     named = await referenced(rt, tenant_id, references_of(_items_of_input(call.raw_body)))
 
     def read() -> ResponseRequest:
-        request = _response_request(call, body, named, idempotency_key)
-        member = (body.metadata or {}).get("session_id")
-        request = _in_session(call, request, member, x_session_id, recognize=not x_session_new)
+        request = _response_request(call, body, named, headers.idempotency_key)
+        request = _in_session(call, request, (body.metadata or {}).get("session_id"), headers)
         return replace(request, chat=answerable(request.chat, begins=request.previous is None))
 
     request = await call.aside(read)
@@ -78,9 +62,9 @@ async def create_response(
     note = request.chat.options.note
     assert note is not None
     call.note(session_id=str(target.session.id))
-    headers = {SESSION_HEADER: str(target.session.id)} if target.is_kept else {}
-    form = ResponseForm(target.session.id, note.form, note.created_at, request.chat.model_alias, headers)
-    return await in_session(call, target, headers, _answer(call, body, target, form))
+    session_header = {SESSION_HEADER: str(target.session.id)} if target.is_kept else {}
+    form = ResponseForm(target.session.id, note.form, note.created_at, request.chat.model_alias, session_header)
+    return await in_session(call, target, session_header, _answer(call, body, target, form))
 
 
 async def _answer(call: Call, body: schemas.ResponseIn, target: Target, form: ResponseForm) -> Response:
@@ -118,14 +102,8 @@ async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
     return form.begun(begun.result())
 
 
-@compact_router.post("/compact", response_model=schemas.CompactionOut)
-async def compact_response(
-    call: Call,
-    body: schemas.CompactIn,
-    x_session_id: SessionHeader = None,
-    x_session_new: NewSessionHeader = False,
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
+@router.post("/compact", response_model=schemas.CompactionOut)
+async def compact_response(call: Call, body: schemas.CompactIn, headers: Headers) -> Response:
     """Summarizes a conversation now. The answer's `output` replaces it at the beginning of the next `input`."""
     rt, tenant_id = call.rt, call.tenant_id
     check_model(rt, body.model)
@@ -140,8 +118,8 @@ async def compact_response(
                 "There is nothing to compact: neither input nor a previous response.", ("body", "input")
             )
         all_new = previous is not None and chat.compaction is None
-        chat = replace(chat, idempotency_key=idempotency_key, all_new=all_new, all_past=True)
-        return _in_session(call, ResponseRequest(chat, previous), None, x_session_id, recognize=not x_session_new)
+        chat = replace(chat, idempotency_key=headers.idempotency_key, all_new=all_new, all_past=True)
+        return _in_session(call, ResponseRequest(chat, previous), None, headers)
 
     made = await compact(rt, tenant_id, await call.aside(read))
     session_id = str(made.compaction.session_id)
@@ -186,8 +164,8 @@ async def cancel_response(call: Call, response_id: str) -> JsonObject:
     return stored_json(await responses.cancel_response(call.rt, call.tenant_id, _ref(call, response_id)))
 
 
-@router.get("/{response_id}/input_items", response_model=ItemListOut, operation_id="list_response_input_items")
-async def list_input_items(
+@router.get("/{response_id}/input_items", response_model=ItemListOut)
+async def list_response_input_items(
     call: Call, response_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
 ) -> JsonObject:
     """The input of a response, without earlier items."""
@@ -291,14 +269,12 @@ def _policy(body: schemas.ResponseIn) -> JsonObject:
     return {} if threshold is None else compaction_policy(threshold)
 
 
-def _in_session(
-    call: Call, request: ResponseRequest, member: str | None, header: str | None, *, recognize: bool
-) -> ResponseRequest:
+def _in_session(call: Call, request: ResponseRequest, member: str | None, headers: Headers) -> ResponseRequest:
     """The request with its session's name, or with what the session is recognized by. Raises `InvalidRequest`."""
-    named = named_session(header, member)
-    recognize = recognize and request.chat.compaction is None
+    named = named_session(headers.session, member)
+    recognize = not headers.is_new and request.chat.compaction is None
     if request.previous is not None or request.conversation is not None:
-        if header is not None:
+        if headers.session is not None:
             raise InvalidRequest(f"{SESSION_HEADER} does not go with a conversation or a previous response.")
         if request.conversation is None or not recognize:
             return request

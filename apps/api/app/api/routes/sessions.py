@@ -14,18 +14,18 @@ import orjson
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from app.api.direct_route import Call, DirectRoute, UnreadRoute, plain_json
-from app.api.openapi import DEFAULT_LIMIT, Cursor, Limit, Order
+from app.api.direct_route import Call, DirectRoute, SessionInPath, UnreadRoute, plain_json
+from app.api.openapi import DEFAULT_LIMIT, Cursor, Limit, NewestFirst
 from app.api.schemas import sessions as schemas
 from app.api.schemas.archive import Document, ImportIn, read_import
 from app.api.streaming import ClosingResponse
 from app.archive.document import FORMAT, VERSION
 from app.domain.errors import Busy, InvalidRequest, NotFound
 from app.domain.frozen import values_of
-from app.domain.types import JsonObject, Pin, Session, SessionId, TurnId
+from app.domain.types import JsonObject, Pin, Session, TurnId
 from app.services import sessions
-from app.services.archive.transfer import export_session, fork_session, import_session
-from app.services.paging import Page, PageRequest
+from app.services.archive import transfer
+from app.services.paging import Page
 from app.services.process_state import HeldBytes
 from app.services.views.context import pin_figures
 
@@ -45,29 +45,23 @@ _WHOLE = schemas.ForkIn()
 
 
 @router.post("", status_code=201, response_model=schemas.SessionOut)
-async def create_session(call: Call, body: schemas.SessionIn = _NO_FIELDS) -> Session:
+async def create_session(call: Call, body: schemas.SessionIn = _NO_FIELDS) -> Session:  # noqa: ARG001 - used as received
     """Creates a session. `mode` and `agent_role` name instructions of the catalogue; if it has none, all are valid."""
-    session = await sessions.create_session(call.rt, call.tenant_id, _given(call, body))
+    session = await sessions.create_session(call.rt, call.tenant_id, call.raw_body)
     call.note(session_id=str(session.id))
     return session
 
 
 @router.get("", response_model=schemas.SessionPage)
 async def list_sessions(
-    call: Call,
-    limit: Limit = DEFAULT_LIMIT,
-    cursor: Cursor = None,
-    q: Words = None,
-    figures: Figures = False,
-    order: Order = "desc",
+    call: Call, wanted: NewestFirst, q: Words = None, figures: Figures = False
 ) -> Page[Session] | Page[JsonObject]:
     """The tenant's sessions; with `q`, those with its words, newest first (a short page may not be the last)."""
     if q and q.strip():
-        if order == "asc":
+        if not wanted.newest_first:
             raise InvalidRequest("A search lists the newest first.", ("query", "order"))
-        page = await sessions.search_sessions(call.rt, call.tenant_id, q.strip(), limit, cursor)
+        page = await sessions.search_sessions(call.rt, call.tenant_id, q.strip(), wanted.limit, wanted.cursor)
     else:
-        wanted = PageRequest(limit, cursor, newest_first=order == "desc")
         page = await sessions.list_sessions(call.rt, call.tenant_id, wanted)
     if not figures:
         return page
@@ -76,37 +70,33 @@ async def list_sessions(
 
 
 @router.get("/{session_id}", response_model=schemas.SessionDetail)
-async def get_session(call: Call, session_id: SessionId) -> JsonObject:
+async def get_session(call: Call, session: SessionInPath) -> JsonObject:
     """One session with its state, and its tokens and cost so far by model and purpose."""
-    session = await sessions.get_session(call.rt, call.session_ref(session_id))
-    figures = (await sessions.figures_of(call.rt, [session])).get(session.id)
-    return values_of(session) | {"usage": await sessions.session_usage(call.rt, session.id), "figures": figures}
+    found = await sessions.get_session(call.rt, session)
+    figures = (await sessions.figures_of(call.rt, [found])).get(found.id)
+    return values_of(found) | {"usage": await sessions.session_usage(call.rt, found.id), "figures": figures}
 
 
 @router.patch("/{session_id}", response_model=schemas.SessionOut)
-async def change_session(call: Call, session_id: SessionId, body: schemas.SessionPatch) -> Session:
+async def change_session(call: Call, session: SessionInPath, body: schemas.SessionPatch) -> Session:  # noqa: ARG001 - used as received
     """Sets the fields in the body. Null removes a value; `policy`, `metadata` and `limits` are replaced as a whole."""
-    return await sessions.change_session(call.rt, call.session_ref(session_id), _given(call, body))
+    return await sessions.change_session(call.rt, session, call.raw_body)
 
 
 @router.delete("/{session_id}", status_code=204)
-async def delete_session(call: Call, session_id: SessionId) -> Response:
+async def delete_session(call: Call, session: SessionInPath) -> Response:
     """Permanently deletes the session with everything in it. A running turn is cancelled."""
-    await sessions.delete_session(call.rt, call.session_ref(session_id))
+    await sessions.delete_session(call.rt, session)
     return Response(status_code=204)
 
 
-@router.post("/{session_id}/fork", status_code=201, response_model=schemas.SessionOut, operation_id="fork_session")
-async def post_fork(call: Call, session_id: SessionId, body: schemas.ForkIn = _WHOLE) -> Session:
+@router.post("/{session_id}/fork", status_code=201, response_model=schemas.SessionOut)
+async def fork_session(call: Call, session: SessionInPath, body: schemas.ForkIn = _WHOLE) -> Session:
     """Creates a session with the same history, through the given turn, or the last one that has ended."""
     through = None if body.through_turn_id is None else TurnId(body.through_turn_id)
-    forked = await fork_session(call.rt, call.session_ref(session_id), through)
+    forked = await transfer.fork_session(call.rt, session, through)
     call.note(forked_session_id=str(forked.id))
     return forked
-
-
-def _given(call: Call, body: schemas.SessionIn) -> JsonObject:
-    return {name: call.raw_body[name] for name in body.model_fields_set}
 
 
 pins_router = APIRouter(prefix="/v1/sessions/{session_id}/pins", tags=["pins"], route_class=DirectRoute)
@@ -122,42 +112,42 @@ PinFiguresQuery = Annotated[bool, Query(description="Adds each pin's tokens and 
 @pins_router.get("", response_model=schemas.PinPage)
 async def list_pins(
     call: Call,
-    session_id: SessionId,
+    session: SessionInPath,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
     figures: PinFiguresQuery = False,
 ) -> Page[Pin] | Page[JsonObject]:
     """The session's pins, ordered by name."""
-    page = await sessions.list_pins(call.rt, call.session_ref(session_id), limit, cursor)
+    page = await sessions.list_pins(call.rt, session, limit, cursor)
     if not figures:
         return page
-    found = await pin_figures(call.rt, call.session_ref(session_id))
+    found = await pin_figures(call.rt, session)
     return Page([values_of(pin) | {"figures": found.get(pin.name)} for pin in page.items], page.next_cursor)
 
 
 @pins_router.put("/{name:path}", response_model=schemas.PinOut)
-async def put_pin(call: Call, session_id: SessionId, name: PinName, body: schemas.PinIn) -> Pin:
+async def put_pin(call: Call, session: SessionInPath, name: PinName, body: schemas.PinIn) -> Pin:
     """Adds content to every prompt of the session, or replaces the pin of this name."""
     if not _can_be_a_name(name):
         raise InvalidRequest(f"A pin's name is 1 to {_LONGEST_NAME} printable characters.", ("path", "name"))
     pin = Pin(name=name, content=body.content, relevance=body.relevance, source=body.source)
-    return await sessions.put_pin(call.rt, call.session_ref(session_id), pin)
+    return await sessions.put_pin(call.rt, session, pin)
 
 
 @pins_router.get("/{name:path}", response_model=schemas.PinOut)
-async def get_pin(call: Call, session_id: SessionId, name: PinName) -> Pin:
+async def get_pin(call: Call, session: SessionInPath, name: PinName) -> Pin:
     """One pin."""
     if not _can_be_a_name(name):
         raise NotFound("pin")
-    return await sessions.get_pin(call.rt, call.session_ref(session_id), name)
+    return await sessions.get_pin(call.rt, session, name)
 
 
 @pins_router.delete("/{name:path}", status_code=204)
-async def delete_pin(call: Call, session_id: SessionId, name: PinName) -> Response:
+async def delete_pin(call: Call, session: SessionInPath, name: PinName) -> Response:
     """Removes the pin. Prompts that contained it can still be rebuilt."""
     if not _can_be_a_name(name):
         raise NotFound("pin")
-    await sessions.delete_pin(call.rt, call.session_ref(session_id), name)
+    await sessions.delete_pin(call.rt, session, name)
     return Response(status_code=204)
 
 
@@ -166,7 +156,6 @@ def _can_be_a_name(name: str) -> bool:
     return 0 < len(name) <= _LONGEST_NAME and name.isprintable() and "\ufffd" not in name
 
 
-export_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 import_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=UnreadRoute)
 
 IMPORT_PATH = "/v1/sessions/import"
@@ -175,11 +164,11 @@ _CHUNK_BYTES = 256 * 1024
 _IN_MEMORY_BYTES = 1024 * 1024
 
 
-@export_router.get("/{session_id}/export", response_model=Document, operation_id="export_session")
-async def get_export(call: Call, session_id: SessionId) -> Response:
+@router.get("/{session_id}/export", response_model=Document)
+async def export_session(call: Call, session: SessionInPath) -> Response:
     """The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins."""
     exports = call.service.exports
-    async with aclosing(export_session(call.rt, call.session_ref(session_id))) as parts:  # also if the disk is full
+    async with aclosing(transfer.export_session(call.rt, session)) as parts:  # also if the disk is full
         file = await spooled(parts)
     size_bytes = file.seek(0, os.SEEK_END)
     held = HeldBytes(exports, call.tenant_id)
@@ -190,16 +179,16 @@ async def get_export(call: Call, session_id: SessionId) -> Response:
         raise
     headers = {
         "Content-Length": str(size_bytes),
-        "Content-Disposition": f'attachment; filename="session-{session_id}.json"',
+        "Content-Disposition": f'attachment; filename="session-{session.id}.json"',
     }
     file.seek(0)
     return ClosingResponse(file_chunks(file, held), "application/json", headers)
 
 
-@import_router.post("/import", status_code=201, response_model=schemas.SessionOut, operation_id="import_session")
-async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes the body, which is read elsewhere
+@import_router.post("/import", status_code=201, response_model=schemas.SessionOut)
+async def import_session(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes the body, which is read elsewhere
     """Creates a session from an export, or from `messages` in OpenAI's form, with new ids: completely or not at all."""
-    session = await import_session(call.rt, call.tenant_id, call.exchange.body, read_import)
+    session = await transfer.import_session(call.rt, call.tenant_id, call.exchange.body, read_import)
     call.note(session_id=str(session.id))
     return session
 

@@ -14,8 +14,8 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api import problems
-from app.api.direct_route import UUID_TEXT, Call, DirectRoute
-from app.api.openapi import DEFAULT_LIMIT, WRITE, Cursor, FromSeq, IdempotencyKey, Limit, Order, event_stream, refusals
+from app.api.direct_route import UUID_TEXT, Call, DirectRoute, SessionInPath
+from app.api.openapi import WRITE, FromSeq, IdempotencyKey, OldestFirst, event_stream, refusals
 from app.api.schemas import turns as schemas
 from app.api.streaming import answer_turn, encoded_event
 from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json, tool_name
@@ -23,20 +23,11 @@ from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded
 from app.domain.frozen import values_of
 from app.domain.incoming import IncomingMessage
 from app.domain.stored import MessageRecord
-from app.domain.types import (
-    JsonObject,
-    RecordedReply,
-    Session,
-    SessionId,
-    ToolDefinition,
-    TurnId,
-    TurnRecord,
-    TurnStatus,
-)
-from app.services.paging import Page, PageRequest
+from app.domain.types import JsonObject, RecordedReply, Session, ToolDefinition, TurnId, TurnRecord, TurnStatus
+from app.services.paging import Page
 from app.services.policies import given_policy
 from app.services.sessions import check_alias, has_session
-from app.services.turn.take import cancel_turn, continue_turn, prepare_regeneration, regenerate_turn, take_turn
+from app.services.turn import take
 from app.services.turn.types import OutputsRequest, TurnEvent, TurnOptions, TurnOutcome, TurnRequest
 from app.services.views import turns
 from app.services.views.turns import SentPrompt
@@ -62,15 +53,13 @@ _STREAMED = event_stream(
 _TURN_ANSWERS = _STREAMED | refusals(*WRITE, 502, 504)
 
 
-@router.post(
-    "/turns", status_code=201, response_model=schemas.TurnAnswer, responses=_TURN_ANSWERS, operation_id="post_turn"
-)
-async def create_turn(
-    call: Call, session_id: SessionId, body: schemas.TurnIn, idempotency_key: IdempotencyKey = None
+@router.post("/turns", status_code=201, response_model=schemas.TurnAnswer, responses=_TURN_ANSWERS)
+async def post_turn(
+    call: Call, session: SessionInPath, body: schemas.TurnIn, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Sends a message within the token budget, and returns the turn and how its context was built."""
     request = await call.aside(partial(turn_request, call, body))
-    work = partial(take_turn, call.rt, call.session_ref(session_id), request, idempotency_key)
+    work = partial(take.take_turn, call.rt, session, request, idempotency_key)
     return await _answer(call, work, TurnForm(call), stream=body.stream)
 
 
@@ -78,7 +67,7 @@ async def create_turn(
     "/turns/{turn_id}/tool-outputs", status_code=201, response_model=schemas.TurnAnswer, responses=_TURN_ANSWERS
 )
 async def post_tool_outputs(
-    call: Call, session_id: SessionId, turn_id: TurnId, body: schemas.ToolOutputsIn
+    call: Call, session: SessionInPath, turn_id: TurnId, body: schemas.ToolOutputsIn
 ) -> Response:
     """Answers all open tool calls of a turn, and runs its next round."""
     request = OutputsRequest(
@@ -88,37 +77,31 @@ async def post_tool_outputs(
         ),
         recorded_reply=_recorded(call.raw_body),
     )
-    work = partial(continue_turn, call.rt, call.session_ref(session_id), turn_id, request)
+    work = partial(take.continue_turn, call.rt, session, turn_id, request)
     return await _answer(call, work, TurnForm(call), stream=body.stream)
 
 
-@router.post("/turns/{turn_id}/cancel", response_model=schemas.TurnOut, operation_id="cancel_turn")
-async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
+@router.post("/turns/{turn_id}/cancel", response_model=schemas.TurnOut)
+async def cancel_turn(call: Call, session: SessionInPath, turn_id: TurnId) -> JsonObject:
     """Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls."""
-    return _turn_json(await cancel_turn(call.rt, call.session_ref(session_id), turn_id))
+    return _turn_json(await take.cancel_turn(call.rt, session, turn_id))
 
 
 @router.post(
-    "/turns/{turn_id}/regenerate",
-    status_code=201,
-    response_model=schemas.RegeneratedAnswer,
-    responses=_TURN_ANSWERS,
-    operation_id="regenerate_turn",
+    "/turns/{turn_id}/regenerate", status_code=201, response_model=schemas.RegeneratedAnswer, responses=_TURN_ANSWERS
 )
-async def post_regenerate(
-    call: Call, session_id: SessionId, turn_id: TurnId, body: schemas.RegenerateIn = _AS_IT_WAS
+async def regenerate_turn(
+    call: Call, session: SessionInPath, turn_id: TurnId, body: schemas.RegenerateIn = _AS_IT_WAS
 ) -> Response:
     """Runs the session's last turn again in a fork that ends before it, with the fields of the body changed.
 
     An error after the fork was created has the `session_id` of the fork, in which the turn is stored.
     """
     request = await call.aside(partial(turn_request, call, body))
-    prepared = await prepare_regeneration(
-        call.rt, call.session_ref(session_id), turn_id, request, keeps_tools=body.tools is None
-    )
+    prepared = await take.prepare_regeneration(call.rt, session, turn_id, request, keeps_tools=body.tools is None)
     made, _ = prepared
     call.note(forked_session_id=str(made.id))
-    work = partial(regenerate_turn, call.rt, call.tenant_id, prepared)
+    work = partial(take.regenerate_turn, call.rt, call.tenant_id, prepared)
     try:
         return await _answer(call, work, TurnForm(call, made), stream=body.stream)
     except PlimsollError as error:
@@ -130,30 +113,22 @@ async def post_regenerate(
 
 
 @router.get("/turns", response_model=schemas.TurnPage)
-async def list_turns(
-    call: Call,
-    session_id: SessionId,
-    limit: Limit = DEFAULT_LIMIT,
-    cursor: Cursor = None,
-    from_seq: FromSeq = 1,
-    order: Order = "asc",
-) -> JsonObject:
+async def list_turns(call: Call, session: SessionInPath, wanted: OldestFirst, from_seq: FromSeq = 1) -> JsonObject:
     """The session's turns, from the first or from a given number on."""
-    wanted = PageRequest(limit, cursor, newest_first=order == "desc")
-    page = await turns.list_turns(call.rt, call.session_ref(session_id), wanted, from_seq)
+    page = await turns.list_turns(call.rt, session, wanted, from_seq)
     return {"items": [_turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
 
 
 @router.get("/turns/{turn_id}", response_model=schemas.TurnOut)
-async def get_turn(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
+async def get_turn(call: Call, session: SessionInPath, turn_id: TurnId) -> JsonObject:
     """One turn."""
-    return _turn_json(await turns.get_turn(call.rt, call.session_ref(session_id), turn_id))
+    return _turn_json(await turns.get_turn(call.rt, session, turn_id))
 
 
 @router.get("/turns/{turn_id}/audit", response_model=schemas.AuditOut)
 async def get_audit(
     call: Call,
-    session_id: SessionId,
+    session: SessionInPath,
     turn_id: TurnId,
     round: Round = None,  # noqa: A002 - the parameter's public name
     expand: Annotated[
@@ -162,29 +137,23 @@ async def get_audit(
 ) -> JsonObject:
     """How the turn's prompt was built: why each part was included or left out."""
     read = turns.get_audit if expand is None else turns.get_expanded_audit
-    return values_of(await read(call.rt, call.session_ref(session_id), turn_id, round), "prompt_refs")
+    return values_of(await read(call.rt, session, turn_id, round), "prompt_refs")
 
 
 @router.get("/turns/{turn_id}/prompt", response_model=schemas.PromptOut)
-async def get_prompt(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> SentPrompt:  # noqa: A002 - the parameter's public name
+async def get_prompt(call: Call, session: SessionInPath, turn_id: TurnId, round: Round = None) -> SentPrompt:  # noqa: A002 - the parameter's public name
     """The exact messages and tools that were sent, rebuilt from stored rows."""
-    return await turns.get_prompt(call.rt, call.session_ref(session_id), turn_id, round)
+    return await turns.get_prompt(call.rt, session, turn_id, round)
 
 
 @router.get("/messages", response_model=schemas.MessagePage)
 async def list_messages(
-    call: Call,
-    session_id: SessionId,
-    limit: Limit = DEFAULT_LIMIT,
-    cursor: Cursor = None,
-    ids: MessageIds = None,
-    order: Order = "asc",
+    call: Call, session: SessionInPath, wanted: OldestFirst, ids: MessageIds = None
 ) -> Page[MessageRecord]:
     """The session's messages as received; compression of prompts does not change them. Those of `ids` in time order."""
     if ids is not None:
-        return await turns.get_messages(call.rt, call.session_ref(session_id), [UUID(each) for each in ids.split(",")])
-    wanted = PageRequest(limit, cursor, newest_first=order == "desc")
-    return await turns.list_messages(call.rt, call.session_ref(session_id), wanted)
+        return await turns.get_messages(call.rt, session, [UUID(each) for each in ids.split(",")])
+    return await turns.list_messages(call.rt, session, wanted)
 
 
 def request_sha256(body: JsonObject) -> str:
@@ -196,8 +165,7 @@ def request_sha256(body: JsonObject) -> str:
 
 def turn_request(call: Call, body: schemas.TurnIn | schemas.RegenerateIn) -> TurnRequest:
     """The turn that a body requests. Raises `InvalidRequest`."""
-    if body.model_alias is not None:
-        check_alias(call.rt, body.model_alias)
+    check_alias(call.rt, body.model_alias)
     raw: JsonObject = call.raw_body
     has_own = isinstance(body, schemas.RegenerateIn)
     tools, tool_choice = chosen_tools(raw.get("tools") or (), raw.get("tool_choice"), has_own=has_own)

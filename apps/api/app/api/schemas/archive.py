@@ -25,12 +25,11 @@ from pydantic import (
 from app.api.schemas.bodies import parse_body, parse_object, places
 from app.api.schemas.chat import ChatIn, ChatMessageIn
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, StoredToolIn, ToolCallIn, ToolChoice
-from app.api.schemas.context import SummaryFields
+from app.api.schemas.context import ContextOut, SummaryFields
 from app.api.schemas.sessions import SessionIn
-from app.api.schemas.turns import AuditFields
-from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, OutputTokens, Seq, Sha256, Speaker
+from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, OutputTokens, Seq, Sha256, Speaker, row_of
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
-from app.domain.audit import CacheBreak
+from app.domain.audit import Audit, CacheBreak
 from app.domain.errors import ImportRefused, InvalidFields, InvalidRequest
 from app.domain.types import (
     CHAT_OPTIONS,
@@ -188,8 +187,9 @@ class PromptRefs(In):
     regions: list[Annotated[tuple[Region, Count], _LIST]] | None = None
 
 
-class AuditRow(AuditFields):
+class AuditRow(row_of(Audit, ContextOut, without=("session_id",))):
     model_config = ConfigDict(extra="forbid")
+    created_at: Instant
     prompt_refs: PromptRefs | None
     prompt_sha256: Sha256 | None
     cache_break: CacheBreak | None = None

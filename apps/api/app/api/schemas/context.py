@@ -3,15 +3,14 @@ that a search finds outside of it, and simulations of stored turns under other p
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 from uuid import UUID
 
 from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema, create_model, field_validator
 
 from app.api.schemas.values import Answer, Id, In, Instant, Open, Paged, answer_of, optional, row_of
-from app.domain import figures
 from app.domain.audit import TrimAction, TrimLog, TurnContext
-from app.domain.figures import CurrentWindow, PointWindow, TimelineRange, TurnPoint
+from app.domain.figures import CurrentWindow, LaidOut, PointWindow, TimelineRange, TurnPoint
 from app.domain.stored import MOST_CITED_MESSAGES, StoredSummary
 from app.domain.types import MOST_FOCUS_CHARS, REGIONS, Count, Name
 from app.services.views.search import Found, FoundInSession, FoundMessage, FoundPage
@@ -93,10 +92,11 @@ class FoundMessageOut(answer_of(FoundMessage)):
     related: list[RelatedWordOut]
 
 
-class FoundOut(answer_of(Found, absent=("next_cursor",))):
+class FoundOut(answer_of(Found)):
     """Results of a search, best first, on one page."""
 
     items: list[FoundMessageOut]
+    next_cursor: None = None
 
 
 class LookBackOut(answer_of(FoundPage)):
@@ -124,7 +124,7 @@ class FoundInSessionOut(answer_of(FoundInSession)):
 class FoundInSessions(Paged[FoundInSessionOut]): ...
 
 
-class LayoutRow(answer_of(figures.LaidOut)):
+class LayoutRow(answer_of(LaidOut)):
     """The region and tokens of a message of a prompt, without framing."""
 
 
@@ -197,8 +197,15 @@ class TimelineWindow(answer_of(PointWindow)):
     regions: Regions
 
 
-class TimelineEventOut(answer_of(figures.TimelineEvent, absent=("tokens", "count", "summary_id", "origin", "status"))):
+class TimelineEventOut(Answer):
     """An event that changed what was sent. `tokens` were removed from the prompt or recalled into it."""
+
+    kind: Literal["summary", "later_summary", "prune", "recall", "overflow", "emergency"]
+    tokens: int | None = None
+    count: int | None = optional("Turns summarized, or messages pruned, recalled or dropped.")
+    summary_id: UUID | None = None
+    origin: str | None = None
+    status: str | None = None
 
 
 class TimelineTurn(answer_of(TurnPoint)):

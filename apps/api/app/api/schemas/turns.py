@@ -4,7 +4,6 @@ calls; and the list of open turns."""
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
-from uuid import UUID
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -121,16 +120,10 @@ class RegeneratedAnswer(TurnAnswer):
 class TurnPage(Paged[ListedTurnOut]): ...
 
 
-class AuditFields(row_of(Audit, ContextOut, without=("session_id", "prompt_refs"))):
+class AuditOut(row_of(Audit, ContextOut, without=("prompt_refs",))):
     """The context of one model call of a turn, as it is stored."""
 
     created_at: Instant
-
-
-class AuditOut(AuditFields):
-    """The context of one model call of a turn, as it is stored."""
-
-    session_id: UUID
 
 
 class PromptOut(answer_of(SentPrompt, Open)):

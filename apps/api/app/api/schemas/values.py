@@ -110,13 +110,12 @@ PATTERNS_IN_WORDS = {
 """What people write by hand, and what an error says of it in place of the pattern."""
 
 
-def answer_of(record: type[Any], base: type[BaseModel] = Answer, *, absent: Collection[str] = ()) -> type[BaseModel]:
+def answer_of(record: type[Any], base: type[BaseModel] = Answer) -> type[BaseModel]:
     """A schema with the record's fields, in its order. A subclass declares the fields whose JSON has another form.
 
-    A field's description comes from its metadata (`description`), so that the domain does not need Pydantic. `absent`
-    names fields that an answer may leave out if they are None.
+    A field's description comes from its metadata (`description`), so that the domain does not need Pydantic.
     """
-    return create_model(record.__name__, __base__=base, **_members(record, absent))
+    return create_model(record.__name__, __base__=base, **_members(record))
 
 
 def row_of(record: type[Any], base: type[BaseModel] = Open, *, without: Collection[str]) -> type[BaseModel]:
@@ -130,13 +129,11 @@ def row_of(record: type[Any], base: type[BaseModel] = Open, *, without: Collecti
     return create_model(record.__name__, __base__=base, **members)
 
 
-def _members(record: type[Any], absent: Collection[str] = ()) -> dict[str, Any]:
+def _members(record: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(record, include_extras=True)
-    members: dict[str, Any] = {}
-    for each in fields(record):
-        default = None if each.name in absent else ...
-        members[each.name] = (hints[each.name], Field(default, description=each.metadata.get("description")))
-    return members
+    return {
+        each.name: (hints[each.name], Field(description=each.metadata.get("description"))) for each in fields(record)
+    }
 
 
 def _as_text(hint: Any) -> Any:

@@ -163,7 +163,7 @@ def _window(rt: Runtime, stored: JsonObject, row: Record) -> PointWindow:
 
 
 def _events(row: Record, made: Sequence[Record]) -> Iterator[JsonObject]:
-    """The `TimelineEvent`s of a turn, each with the members that it has."""
+    """The events of a turn, in the form of answers, each with the members that it has."""
     if row["summary"]:
         own = next((summary for summary in made if summary["created_by_turn_id"] == row["turn_id"]), None)
         yield _counted("summary", row, "folded") | (_made(own) if own else {})

@@ -11,6 +11,7 @@ from typing import Final
 
 from app.domain.extractive import kept_reading
 from app.domain.frozen import frozen, replace, values_of
+from app.domain.prices import total_usd
 from app.domain.stored import StoredMessage, StoredTurn
 from app.domain.types import JsonObject, Message, Pin, SessionId, Turn, TurnId, TurnStatus
 from app.engine.messages.image_rules import image_rule_for
@@ -276,5 +277,5 @@ def _lane(planned: PlannedLane, simulation: Simulation) -> JsonObject:
 
 
 def _dollars(*costs: Decimal | None) -> float | None:
-    known = [cost for cost in costs if cost is not None]
-    return float(sum(known, Decimal(0))) if len(known) == len(costs) else None
+    total = total_usd(costs)
+    return None if total is None else float(total)
