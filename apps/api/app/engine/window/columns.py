@@ -225,10 +225,6 @@ class Columns:
         turn = bisect_left(self._turn_messages, message)
         return turn if self._turn_messages[turn] == message else None
 
-    def place_of(self, seq: int, first: int, end: int) -> int:
-        """The position of the first piece, from `first` on, whose first number is at least this; else `end`."""
-        return bisect_left(self._first_messages, bisect_left(self._seqs, seq), first, end)
-
     def turn_of(self, piece: int) -> int:
         return bisect_right(self.first_pieces, piece) - 1
 

@@ -254,21 +254,9 @@ class Pieces(Sequence[Piece]):
             return self._newest[place - kept]
         return self._columns.pieces(self._first + place, self._first + place + 1)[0]
 
-    def place_of(self, seq: int) -> int:
-        """The position of the first piece whose `seq` is at least this."""
-        kept = self._columns.place_of(seq, self._first, self._end)
-        newest = bisect_left(self._newest, seq, key=attrgetter("seq")) if kept == self._end else 0
-        return kept - self._first + newest
-
     def parts(self) -> list[PromptItem | Run]:
         run = [self._columns.run(self._first, self._end)] if self._first < self._end else []
         return [*run, *(item for piece in self._newest for item in piece.items)]
-
-
-def pieces_from(pieces: Sequence[Piece], seq: int) -> Sequence[Piece]:
-    """Those whose `seq` is at least this. Of a past, none needs to be built to find them."""
-    first = pieces.place_of(seq) if isinstance(pieces, Pieces) else bisect_left(pieces, seq, key=attrgetter("seq"))
-    return pieces[first:]
 
 
 def parts_of(pieces: Sequence[Piece]) -> list[PromptItem | Run]:
