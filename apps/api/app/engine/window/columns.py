@@ -82,11 +82,6 @@ class Columns:
         return len(self.turn_seqs)
 
     @property
-    def through_seq(self) -> int:
-        """The number of the last message; without messages, the number after which the columns begin."""
-        return self._seqs[-1] if self._seqs else self.from_seq
-
-    @property
     def last_message(self) -> tuple[int, MessageId] | None:
         """The number and the id of the last message, if there is one."""
         return (self._seqs[-1], self._message_id(len(self._seqs) - 1)) if self._seqs else None

@@ -28,13 +28,13 @@ _NO_TURNS: Final = Columns(0)
 """Columns that are never appended to."""
 
 
-@frozen
+@frozen(slots=False)
 class Past:
     """The turns before the current one, and the pieces of what may be sent of them, in time order.
 
     Those of `columns` from position `first_turn` to before `end_turn` are followed by the `newest`. For each of these,
     `tokens` (without framing) and `messages` are the sums of all pieces before it, kept ones included, with one more
-    entry at the end. `other_seqs` has the `seq` of all messages in `newest` that are not a user's.
+    entry at the end.
     """
 
     columns: Columns = _NO_TURNS
@@ -44,7 +44,6 @@ class Past:
     newest_pieces: tuple[Piece, ...] = ()
     tokens: tuple[int, ...] = (0,)
     messages: tuple[int, ...] = (0,)
-    other_seqs: tuple[int, ...] = ()
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -103,7 +102,6 @@ class Past:
             known.get(turn.seq) or pieces_of(turn, "unresolved" if turn is unresolved else "settled")
             for turn in whole[same:]
         ]
-        first_new = whole[same].messages[0].seq if whole[same:] else None
         # Adding tuples copies each once, a slice of a whole one nothing; unpacking with stars copies three times.
         return Past(
             self.columns,
@@ -113,8 +111,6 @@ class Past:
             newest_pieces=self.newest_pieces[:settled] + tuple(chain.from_iterable(new)),
             tokens=_with_sums(self.tokens[: same + 1], [sum([piece.tokens for piece in each]) for each in new]),
             messages=_with_sums(self.messages[: same + 1], [sum([piece.messages for piece in each]) for each in new]),
-            other_seqs=self.other_seqs[: None if first_new is None else bisect_left(self.other_seqs, first_new)]
-            + tuple([message.seq for turn in whole[same:] for message in turn.messages if message.role != "user"]),
         )
 
     def after(self, turn_seq: int) -> Past:
@@ -164,7 +160,12 @@ class Past:
         """How many messages with a number between these two are not a user's."""
         of_columns, last_kept_seq = self.columns.other_seqs, self.columns.last_seq(self.end_turn)
         kept = bisect_left(of_columns, min(last_seq, last_kept_seq + 1)) - bisect_right(of_columns, first_seq)
-        return max(0, kept) + bisect_left(self.other_seqs, last_seq) - bisect_right(self.other_seqs, first_seq)
+        return max(0, kept) + bisect_left(self._other_seqs, last_seq) - bisect_right(self._other_seqs, first_seq)
+
+    @cached_property
+    def _other_seqs(self) -> list[int]:
+        """Those in `newest`."""
+        return [message.seq for turn in self.newest for message in turn.messages if message.role != "user"]
 
     def first_protected(self, protected_turns: int | None, room_tokens: int | None, end: int | None = None) -> int:
         """The position of the oldest protected turn if the past ended before the turn at position `end`.
