@@ -84,6 +84,8 @@ class Snapshot:
     tools: tuple[ToolDefinition, ...] = ()
     completed_since_summary: int = 0
     calibration_ratio: float = 1.0
+    is_counted_exactly: bool = False
+    """Whether the calibration is the ratio of the provider's own count of this prompt."""
     evicted: Evicted | None = None
     pin_meaning: Meaning | None = None
     log: PlanLog | None = None

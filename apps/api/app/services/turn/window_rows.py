@@ -54,7 +54,6 @@ class WindowRows:
     evicted: Evicted | None = None
     fell_back: bool = False
     """Whether a message had to be counted by the heuristic because the tokenizer failed."""
-    counted_by_provider: bool = False
 
     @property
     def encoding(self) -> str:
@@ -62,9 +61,7 @@ class WindowRows:
 
     @property
     def counted_by(self) -> str:
-        """What counted the prompt: the encoding, the heuristic if the tokenizer failed, or the provider."""
-        if self.counted_by_provider:
-            return "provider"
+        """What counted the messages: the encoding, or the heuristic if the tokenizer failed."""
         return HEURISTIC if self.fell_back else self.estimate.encoding
 
     @property
