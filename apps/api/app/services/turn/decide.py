@@ -198,17 +198,8 @@ async def _try_summary(
     def still_too_large(summary: Summary) -> bool:
         return would_be_pruned(with_summary(snapshot, due.fold, summary, rows.estimate), rows.estimate)
 
-    claim = record.turn.claim
-    job = SummaryJob(
-        rows,
-        due.fold,
-        due.snapshot,
-        "preflight",
-        claim.seq,
-        claim,
-        still_too_large if rows.policy.incremental else None,
-        whatever_others_do,
-    )
+    checks = still_too_large if rows.policy.incremental else None
+    job = SummaryJob(rows, due.fold, due.snapshot, "preflight", record.turn.claim, checks, whatever_others_do)
     with record.steps.step("summarize") as detail:
         attempt = await summarize(record.rt, job)
         detail |= {
