@@ -15,7 +15,6 @@ from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.messages.turns import framed_tokens, sendable_messages, wire_tokens_of, with_reasoning
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
-from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.window import head_items
 
 CountKey: TypeAlias = tuple[str, str]
@@ -125,7 +124,6 @@ class CountedTurn:
     user_tokens: int
     latest: Turn
     older: Turn
-    older_pieces: Sequence[Piece]
     resent_tokens: int
 
 
@@ -179,7 +177,6 @@ class TurnCounter:
             user_tokens=tokens_of_users(turn),
             latest=latest,
             older=older,
-            older_pieces=pieces_of(older, "settled"),
             resent_tokens=wire_tokens_of((settled,)),
         )
 

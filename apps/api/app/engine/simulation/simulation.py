@@ -278,9 +278,7 @@ class Simulation:
         if self._unresolved is None:
             older.append(past)
         for key, of_model in self._pasts.items():
-            versions = [each.versions[key] for each in older]
-            pieces = {version.turn.seq: version.older_pieces for version in versions}
-            self._pasts[key] = of_model.extended([version.older for version in versions], pieces)
+            self._pasts[key] = of_model.extended([each.versions[key].older for each in older])
             self._user_tokens[key] += past.versions[key].user_tokens
         if self.setting.policy.recall.enabled:
             self._settled |= dict.fromkeys((message.seq for message in turn.turn.messages), past)

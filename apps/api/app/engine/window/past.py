@@ -8,10 +8,9 @@ a client that repeats an oversized message would push the real conversation out.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, groupby
-from operator import attrgetter
 from typing import Any, Final, cast, overload
 
 from app.domain.frozen import frozen
@@ -21,7 +20,6 @@ from app.engine.window.columns import Columns
 from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.prompt import PromptItem, Run
 
-NOTHING_KNOWN: Final[Mapping[int, Sequence[Piece]]] = {}
 _SHORT_MESSAGES: Final = 1_000
 _SHORT_BYTES: Final = 1_048_576
 _NO_TURNS: Final = Columns(0)
@@ -91,17 +89,13 @@ class Past:
     def pieces(self) -> Sequence[Piece]:
         return Pieces(self.columns, *self._kept_pieces, self.newest_pieces) if self.kept_turns else self.newest_pieces
 
-    def extended(self, turns: Iterable[Turn], known: Mapping[int, Sequence[Piece]] = NOTHING_KNOWN) -> Past:
-        """A copy with these turns appended; an unresolved latest one is evaluated again. `known` has the pieces of some
-        of these turns by turn number."""
+    def extended(self, turns: Iterable[Turn]) -> Past:
+        """A copy with these turns appended; an unresolved latest one is evaluated again."""
         same = len(self.newest) - self.is_unresolved
         settled = bisect_left(self.newest_pieces, True, key=lambda piece: piece.state != "settled")
         whole = self.newest + tuple([turn for turn in turns if turn.status is not TurnStatus.REJECTED])
         unresolved = whole[-1] if whole and whole[-1].unresolved else None
-        new = [
-            known.get(turn.seq) or pieces_of(turn, "unresolved" if turn is unresolved else "settled")
-            for turn in whole[same:]
-        ]
+        new = [pieces_of(turn, "unresolved" if turn is unresolved else "settled") for turn in whole[same:]]
         # Adding tuples copies each once, a slice of a whole one nothing; unpacking with stars copies three times.
         return Past(
             self.columns,
@@ -116,9 +110,8 @@ class Past:
     def after(self, turn_seq: int) -> Past:
         """A copy without the turns through this number."""
         first = bisect_right(self.columns.turn_seqs, turn_seq, self.first_turn, self.end_turn)
-        pieces = {seq: tuple(of_turn) for seq, of_turn in groupby(self.newest_pieces, attrgetter("turn_seq"))}
-        newest = (turn for turn in self.newest if turn.seq > turn_seq)
-        return past_of_columns(self.columns, first, self.end_turn).extended(newest, pieces)
+        newest = [turn for turn in self.newest if turn.seq > turn_seq]
+        return past_of_columns(self.columns, first, self.end_turn).extended(newest)
 
     def wire_tokens(self, first: int = 0) -> int:
         """Wire tokens of the turns from position `first` on."""
