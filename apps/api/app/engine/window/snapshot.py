@@ -86,7 +86,7 @@ class Snapshot:
     calibration_ratio: float = 1.0
     is_counted_exactly: bool = False
     """Whether the calibration is the ratio of the provider's own count of this prompt."""
-    evicted: Evicted | None = None
+    evicted: Evicted = Evicted()
     pin_meaning: Meaning | None = None
     log: PlanLog | None = None
     overflowed: bool = False

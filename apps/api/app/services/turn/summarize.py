@@ -35,6 +35,7 @@ from app.domain.types import (
 )
 from app.engine.messages.turns import no_turn
 from app.engine.policy.policy import MIN_SUMMARY_TOKENS
+from app.engine.recall.ranking import Evicted
 from app.engine.summary.block import render_summary
 from app.engine.summary.cached_call import CallChoice
 from app.engine.summary.extractive import fallback_summary
@@ -281,7 +282,7 @@ def _rows_after(turn: ClaimedTurn, rows: WindowRows, reply: Message) -> WindowRo
     *before, last = [replace(each, unresolved=False) for each in rows.turns]
     assert last.id == turn.claim.turn_id, "the running turn is the newest"
     completed = replace(last, status=TurnStatus.COMPLETED, messages=(*last.messages, reply))
-    return replace(rows, turn_seq=turn.claim.seq + 1, turns=(*before, completed), evicted=None)
+    return replace(rows, turn_seq=turn.claim.seq + 1, turns=(*before, completed), evicted=Evicted())
 
 
 async def summarize_after_turn(

@@ -51,7 +51,7 @@ class WindowRows:
     kept: Past
     turns: tuple[Turn, ...]
     held: WindowBytes
-    evicted: Evicted | None = None
+    evicted: Evicted = Evicted()
     fell_back: bool = False
     """Whether a message had to be counted by the heuristic because the tokenizer failed."""
 
@@ -70,8 +70,7 @@ class WindowRows:
 
     def read_messages(self) -> list[Message]:
         """The messages that were read now: those of `turns`, and those before the window that may be recalled."""
-        turns = (*self.turns, *(self.evicted.turns if self.evicted else ()))
-        return [message for turn in turns for message in turn.messages]
+        return [message for turn in (*self.turns, *self.evicted.turns) for message in turn.messages]
 
 
 def encoding_of(model: Model, policy: ContextPolicy) -> str:
@@ -152,9 +151,8 @@ async def _with_messages(rows: WindowRows, new: Mapping[int, Message]) -> Window
                 await asyncio.sleep(0)
         return tuple(found)
 
-    evicted = rows.evicted
-    found = replace(evicted, turns=await changed(evicted.turns)) if evicted else None
-    return replace(rows, turns=await changed(rows.turns), evicted=found)
+    evicted = replace(rows.evicted, turns=await changed(rows.evicted.turns))
+    return replace(rows, turns=await changed(rows.turns), evicted=evicted)
 
 
 def have_many_messages(turns: Sequence[Turn]) -> bool:
