@@ -25,23 +25,17 @@ PricesOf: TypeAlias = Callable[[int], Prices]
 
 
 @frozen
-class SimulatedSummarizer:
-    """The model that would make summaries: its alias, its largest prompt in tokens, and its prices."""
-
-    alias: str
-    prompt_ceiling: int
-    prices: PricesOf
-
-
-@frozen
 class SimulatedModel:
+    """A model and the one that would make its summaries, whose largest prompt has `summarizer_ceiling` tokens."""
+
     alias: str
     encoding: str
     budget: Budget
     estimate: Estimate
     calibration_ratio: float
     prices: PricesOf
-    summarizer: SimulatedSummarizer
+    summarizer_ceiling: int
+    summarizer_prices: PricesOf
     reasoning_rule: ReasoningRule | None = None
     takes_tools: bool = False
 

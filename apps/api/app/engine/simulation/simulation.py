@@ -148,8 +148,8 @@ class Simulation:
                 self._after_turn(past, model, figures)
         self.calls_bill.add_turn(prompts, figures.output_tokens, model.prices)
         if figures.summarizer != _NOTHING:
-            asked, summarizer = figures.summarizer, model.summarizer
-            prices = summarizer.prices(min(asked.prompt_tokens, summarizer.prompt_ceiling))
+            asked = figures.summarizer
+            prices = model.summarizer_prices(min(asked.prompt_tokens, model.summarizer_ceiling))
             self.summaries_bill.add(prices, asked.prompt_tokens, asked.completion_tokens)
         self.turns.append(figures)
 
@@ -247,7 +247,7 @@ class Simulation:
 
     def _summarize(self, fold: Fold, model: SimulatedModel, figures: TurnFigures) -> Summary | None:
         body = fallback_summary(fold, model.estimate, self.setting.read, focus=self.setting.policy.focus)
-        ceiling, extend = model.summarizer.prompt_ceiling, self.setting.policy.incremental
+        ceiling, extend = model.summarizer_ceiling, self.setting.policy.incremental
         asked = summarizer_usage(fold, body, ceiling, model.estimate, extend=extend)
         figures.summarizer = Usage(
             figures.summarizer.prompt_tokens + asked.prompt_tokens,
