@@ -247,7 +247,7 @@ async def test_a_summary_of_what_another_replica_has_summarized_meanwhile_is_not
         fold = fold_on_request(snapshot, rows.estimate)
         assert fold is not None
         await summarize_now(replica.rt, ref_of(session.id))
-        attempt = await summarize(at.rt, SummaryJob(rows, fold, snapshot, "post_turn", rows.turn_seq))
+        attempt = await summarize(at.rt, SummaryJob(rows, fold, snapshot, "post_turn"))
         assert (attempt.failure, attempt.summary) == (STALE, None)
         assert len([request for request in server.seen if is_summary(request)]) == 1
         assert await _statuses(at, session.id) == ["active"]

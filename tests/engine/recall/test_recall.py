@@ -185,7 +185,7 @@ def test_what_comes_back_is_verbatim_in_time_order_and_just_before_the_users_mes
     recalled = [items[at].message for at in block[1:]]
     seqs = [message.seq for message in recalled if message]
     assert seqs == sorted(set(seqs))
-    stored = {message.id: message for turn in (snapshot.evicted or Evicted()).turns for message in turn.messages}
+    stored = {message.id: message for turn in snapshot.evicted.turns for message in turn.messages}
     assert all(message and stored[message.id] == message for message in recalled)
     assert [row.message_id for row in decided.accounts.recalled] == [message.id for message in recalled if message]
     assert assemble(decided) == assemble(decided)

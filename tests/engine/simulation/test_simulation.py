@@ -21,7 +21,6 @@ from app.engine.simulation.inputs import (
     Setting,
     SimulatedCall,
     SimulatedModel,
-    SimulatedSummarizer,
     TurnCounter,
 )
 from app.engine.simulation.simulation import Simulation
@@ -59,7 +58,8 @@ def _model(alias: str, snapshot: Snapshot, count: Estimate, rule: ReasoningRule 
         estimate=count,
         calibration_ratio=snapshot.calibration_ratio,
         prices=_PRICES.of_prompt,
-        summarizer=SimulatedSummarizer(alias, snapshot.budget.prompt_ceiling, _PRICES.of_prompt),
+        summarizer_ceiling=snapshot.budget.prompt_ceiling,
+        summarizer_prices=_PRICES.of_prompt,
         reasoning_rule=rule,
     )
 

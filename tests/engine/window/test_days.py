@@ -42,8 +42,8 @@ def _sent(snapshot: Snapshot, policy: ContextPolicy = SHOWN) -> list[str]:
 
 
 def _messages(snapshot: Snapshot) -> list[Message]:
-    evicted = snapshot.evicted.turns if snapshot.evicted else ()
-    return [message for turn in (*evicted, *snapshot.past.turns, snapshot.current) for message in turn.messages]
+    turns = (*snapshot.evicted.turns, *snapshot.past.turns, snapshot.current)
+    return [message for turn in turns for message in turn.messages]
 
 
 def _lines(texts: list[str]) -> list[str]:

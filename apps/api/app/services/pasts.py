@@ -127,8 +127,9 @@ class Pasts:
         another `counting` or range, or reaches `last_seq`, the last message that the caller knows of."""
         past = self._read(session_id)
         columns, first = past.columns, None
-        if columns and past.counting == counting and columns.from_seq <= after_seq <= columns.through_seq:
-            first = columns.turn_after(after_seq) if columns.through_seq < last_seq else None
+        through_seq = columns.last_seq(columns.turns) if columns else 0
+        if columns and past.counting == counting and columns.from_seq <= after_seq <= through_seq < last_seq:
+            first = columns.turn_after(after_seq)
         self._telemetry.session_looked_up(hit=first is not None)
         if columns is None or first is None:
             return past_of_columns(Columns(after_seq))

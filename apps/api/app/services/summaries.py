@@ -59,7 +59,7 @@ async def summarize_now(
         raise NothingToSummarize(
             "Beyond the turns that the policy protects there is nothing that a summary would make smaller."
         )
-    attempt = await summarize(rt, SummaryJob(rows, fold, snapshot, "requested", rows.turn_seq))
+    attempt = await summarize(rt, SummaryJob(rows, fold, snapshot, "requested"))
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
         await rt.database.run(check_session, session)  # an erased session is `NotFound`, not in progress
         raise TurnInProgress("Another summary is being made, or was made meanwhile.")

@@ -15,7 +15,6 @@ from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.messages.turns import framed_tokens, sendable_messages, wire_tokens_of, with_reasoning
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
-from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.window import head_items
 
 CountKey: TypeAlias = tuple[str, str]
@@ -26,23 +25,17 @@ PricesOf: TypeAlias = Callable[[int], Prices]
 
 
 @frozen
-class SimulatedSummarizer:
-    """The model that would make summaries: its alias, its largest prompt in tokens, and its prices."""
-
-    alias: str
-    prompt_ceiling: int
-    prices: PricesOf
-
-
-@frozen
 class SimulatedModel:
+    """A model and the one that would make its summaries, whose largest prompt has `summarizer_ceiling` tokens."""
+
     alias: str
     encoding: str
     budget: Budget
     estimate: Estimate
     calibration_ratio: float
     prices: PricesOf
-    summarizer: SimulatedSummarizer
+    summarizer_ceiling: int
+    summarizer_prices: PricesOf
     reasoning_rule: ReasoningRule | None = None
     takes_tools: bool = False
 
@@ -125,7 +118,6 @@ class CountedTurn:
     user_tokens: int
     latest: Turn
     older: Turn
-    older_pieces: Sequence[Piece]
     resent_tokens: int
 
 
@@ -179,7 +171,6 @@ class TurnCounter:
             user_tokens=tokens_of_users(turn),
             latest=latest,
             older=older,
-            older_pieces=pieces_of(older, "settled"),
             resent_tokens=wire_tokens_of((settled,)),
         )
 

@@ -148,8 +148,8 @@ class Simulation:
                 self._after_turn(past, model, figures)
         self.calls_bill.add_turn(prompts, figures.output_tokens, model.prices)
         if figures.summarizer != _NOTHING:
-            asked, summarizer = figures.summarizer, model.summarizer
-            prices = summarizer.prices(min(asked.prompt_tokens, summarizer.prompt_ceiling))
+            asked = figures.summarizer
+            prices = model.summarizer_prices(min(asked.prompt_tokens, model.summarizer_ceiling))
             self.summaries_bill.add(prices, asked.prompt_tokens, asked.completion_tokens)
         self.turns.append(figures)
 
@@ -247,7 +247,7 @@ class Simulation:
 
     def _summarize(self, fold: Fold, model: SimulatedModel, figures: TurnFigures) -> Summary | None:
         body = fallback_summary(fold, model.estimate, self.setting.read, focus=self.setting.policy.focus)
-        ceiling, extend = model.summarizer.prompt_ceiling, self.setting.policy.incremental
+        ceiling, extend = model.summarizer_ceiling, self.setting.policy.incremental
         asked = summarizer_usage(fold, body, ceiling, model.estimate, extend=extend)
         figures.summarizer = Usage(
             figures.summarizer.prompt_tokens + asked.prompt_tokens,
@@ -278,9 +278,7 @@ class Simulation:
         if self._unresolved is None:
             older.append(past)
         for key, of_model in self._pasts.items():
-            versions = [each.versions[key] for each in older]
-            pieces = {version.turn.seq: version.older_pieces for version in versions}
-            self._pasts[key] = of_model.extended([version.older for version in versions], pieces)
+            self._pasts[key] = of_model.extended([each.versions[key].older for each in older])
             self._user_tokens[key] += past.versions[key].user_tokens
         if self.setting.policy.recall.enabled:
             self._settled |= dict.fromkeys((message.seq for message in turn.turn.messages), past)

@@ -82,11 +82,6 @@ class Columns:
         return len(self.turn_seqs)
 
     @property
-    def through_seq(self) -> int:
-        """The number of the last message; without messages, the number after which the columns begin."""
-        return self._seqs[-1] if self._seqs else self.from_seq
-
-    @property
     def last_message(self) -> tuple[int, MessageId] | None:
         """The number and the id of the last message, if there is one."""
         return (self._seqs[-1], self._message_id(len(self._seqs) - 1)) if self._seqs else None
@@ -224,10 +219,6 @@ class Columns:
         message = bisect_right(self._seqs, seq)
         turn = bisect_left(self._turn_messages, message)
         return turn if self._turn_messages[turn] == message else None
-
-    def place_of(self, seq: int, first: int, end: int) -> int:
-        """The position of the first piece, from `first` on, whose first number is at least this; else `end`."""
-        return bisect_left(self._first_messages, bisect_left(self._seqs, seq), first, end)
 
     def turn_of(self, piece: int) -> int:
         return bisect_right(self.first_pieces, piece) - 1

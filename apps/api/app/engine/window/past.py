@@ -8,10 +8,9 @@ a client that repeats an oversized message would push the real conversation out.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, groupby
-from operator import attrgetter
 from typing import Any, Final, cast, overload
 
 from app.domain.frozen import frozen
@@ -21,20 +20,19 @@ from app.engine.window.columns import Columns
 from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.prompt import PromptItem, Run
 
-NOTHING_KNOWN: Final[Mapping[int, Sequence[Piece]]] = {}
 _SHORT_MESSAGES: Final = 1_000
 _SHORT_BYTES: Final = 1_048_576
 _NO_TURNS: Final = Columns(0)
 """Columns that are never appended to."""
 
 
-@frozen
+@frozen(slots=False)
 class Past:
     """The turns before the current one, and the pieces of what may be sent of them, in time order.
 
     Those of `columns` from position `first_turn` to before `end_turn` are followed by the `newest`. For each of these,
     `tokens` (without framing) and `messages` are the sums of all pieces before it, kept ones included, with one more
-    entry at the end. `other_seqs` has the `seq` of all messages in `newest` that are not a user's.
+    entry at the end.
     """
 
     columns: Columns = _NO_TURNS
@@ -44,7 +42,6 @@ class Past:
     newest_pieces: tuple[Piece, ...] = ()
     tokens: tuple[int, ...] = (0,)
     messages: tuple[int, ...] = (0,)
-    other_seqs: tuple[int, ...] = ()
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -92,18 +89,13 @@ class Past:
     def pieces(self) -> Sequence[Piece]:
         return Pieces(self.columns, *self._kept_pieces, self.newest_pieces) if self.kept_turns else self.newest_pieces
 
-    def extended(self, turns: Iterable[Turn], known: Mapping[int, Sequence[Piece]] = NOTHING_KNOWN) -> Past:
-        """A copy with these turns appended; an unresolved latest one is evaluated again. `known` has the pieces of some
-        of these turns by turn number."""
+    def extended(self, turns: Iterable[Turn]) -> Past:
+        """A copy with these turns appended; an unresolved latest one is evaluated again."""
         same = len(self.newest) - self.is_unresolved
         settled = bisect_left(self.newest_pieces, True, key=lambda piece: piece.state != "settled")
         whole = self.newest + tuple([turn for turn in turns if turn.status is not TurnStatus.REJECTED])
         unresolved = whole[-1] if whole and whole[-1].unresolved else None
-        new = [
-            known.get(turn.seq) or pieces_of(turn, "unresolved" if turn is unresolved else "settled")
-            for turn in whole[same:]
-        ]
-        first_new = whole[same].messages[0].seq if whole[same:] else None
+        new = [pieces_of(turn, "unresolved" if turn is unresolved else "settled") for turn in whole[same:]]
         # Adding tuples copies each once, a slice of a whole one nothing; unpacking with stars copies three times.
         return Past(
             self.columns,
@@ -113,16 +105,13 @@ class Past:
             newest_pieces=self.newest_pieces[:settled] + tuple(chain.from_iterable(new)),
             tokens=_with_sums(self.tokens[: same + 1], [sum([piece.tokens for piece in each]) for each in new]),
             messages=_with_sums(self.messages[: same + 1], [sum([piece.messages for piece in each]) for each in new]),
-            other_seqs=self.other_seqs[: None if first_new is None else bisect_left(self.other_seqs, first_new)]
-            + tuple([message.seq for turn in whole[same:] for message in turn.messages if message.role != "user"]),
         )
 
     def after(self, turn_seq: int) -> Past:
         """A copy without the turns through this number."""
         first = bisect_right(self.columns.turn_seqs, turn_seq, self.first_turn, self.end_turn)
-        pieces = {seq: tuple(of_turn) for seq, of_turn in groupby(self.newest_pieces, attrgetter("turn_seq"))}
-        newest = (turn for turn in self.newest if turn.seq > turn_seq)
-        return past_of_columns(self.columns, first, self.end_turn).extended(newest, pieces)
+        newest = [turn for turn in self.newest if turn.seq > turn_seq]
+        return past_of_columns(self.columns, first, self.end_turn).extended(newest)
 
     def wire_tokens(self, first: int = 0) -> int:
         """Wire tokens of the turns from position `first` on."""
@@ -164,7 +153,12 @@ class Past:
         """How many messages with a number between these two are not a user's."""
         of_columns, last_kept_seq = self.columns.other_seqs, self.columns.last_seq(self.end_turn)
         kept = bisect_left(of_columns, min(last_seq, last_kept_seq + 1)) - bisect_right(of_columns, first_seq)
-        return max(0, kept) + bisect_left(self.other_seqs, last_seq) - bisect_right(self.other_seqs, first_seq)
+        return max(0, kept) + bisect_left(self._other_seqs, last_seq) - bisect_right(self._other_seqs, first_seq)
+
+    @cached_property
+    def _other_seqs(self) -> list[int]:
+        """Those in `newest`."""
+        return [message.seq for turn in self.newest for message in turn.messages if message.role != "user"]
 
     def first_protected(self, protected_turns: int | None, room_tokens: int | None, end: int | None = None) -> int:
         """The position of the oldest protected turn if the past ended before the turn at position `end`.
@@ -254,21 +248,9 @@ class Pieces(Sequence[Piece]):
             return self._newest[place - kept]
         return self._columns.pieces(self._first + place, self._first + place + 1)[0]
 
-    def place_of(self, seq: int) -> int:
-        """The position of the first piece whose `seq` is at least this."""
-        kept = self._columns.place_of(seq, self._first, self._end)
-        newest = bisect_left(self._newest, seq, key=attrgetter("seq")) if kept == self._end else 0
-        return kept - self._first + newest
-
     def parts(self) -> list[PromptItem | Run]:
         run = [self._columns.run(self._first, self._end)] if self._first < self._end else []
         return [*run, *(item for piece in self._newest for item in piece.items)]
-
-
-def pieces_from(pieces: Sequence[Piece], seq: int) -> Sequence[Piece]:
-    """Those whose `seq` is at least this. Of a past, none needs to be built to find them."""
-    first = pieces.place_of(seq) if isinstance(pieces, Pieces) else bisect_left(pieces, seq, key=attrgetter("seq"))
-    return pieces[first:]
 
 
 def parts_of(pieces: Sequence[Piece]) -> list[PromptItem | Run]:

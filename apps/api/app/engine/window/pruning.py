@@ -22,7 +22,6 @@ from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import UnitKind
 from app.engine.policy.budget import part_of
 from app.engine.policy.policy import ContextPolicy
-from app.engine.window.past import pieces_from
 from app.engine.window.pieces import Piece
 from app.engine.window.shortening import Shortening, fit_results, mark_media, shorten_text
 from app.engine.window.snapshot import Removal
@@ -282,8 +281,8 @@ def untouchable(window: Window) -> list[Piece]:
     """What neither a summary nor a prune can remove of the protected turns and the running turn: users' text, pieces
     that the current summary cites (the next one takes over the citations that it can), and what is never removed. The
     newest results of an open turn are at their floor, and older media are replaced by markers."""
-    protected = (*pieces_from(window.past, window.snapshot.protected_from), *window.current)
-    kept = (piece for piece in protected if not (window.snapshot.policy.prune_protected and window.may_drop(piece)))
+    policy = window.snapshot.policy
+    kept = (piece for piece in window.protected if not (policy.prune_protected and window.may_drop(piece)))
     return [_at_least(piece, window) for piece in kept]
 
 

@@ -123,7 +123,6 @@ def _chosen(
     window: Window, note_tokens: int, most_tokens: int, day: Callable[[Message], int | None]
 ) -> tuple[tuple[Unit, Candidate], ...]:
     evicted = window.snapshot.evicted
-    assert evicted is not None
 
     def has_room(tokens: int, messages: int, days: Collection[int | None]) -> bool:
         lines = [line.tokens for line in _lines(window, days).values()]

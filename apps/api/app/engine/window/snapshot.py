@@ -84,7 +84,9 @@ class Snapshot:
     tools: tuple[ToolDefinition, ...] = ()
     completed_since_summary: int = 0
     calibration_ratio: float = 1.0
-    evicted: Evicted | None = None
+    is_counted_exactly: bool = False
+    """Whether the calibration is the ratio of the provider's own count of this prompt."""
+    evicted: Evicted = Evicted()
     pin_meaning: Meaning | None = None
     log: PlanLog | None = None
     overflowed: bool = False

@@ -62,8 +62,8 @@ def over_some_budget(window: Cost) -> bool:
 def has_room(window: Cost) -> bool:
     """The window fits, messages were found for recall, and the turn is not being retried after a provider overflow."""
     snapshot = window.snapshot
-    found = snapshot.evicted if snapshot.policy.recall.enabled else None
-    return bool(found and found.candidates) and fits(window) and not snapshot.overflowed
+    found = snapshot.policy.recall.enabled and snapshot.evicted.candidates
+    return bool(found) and fits(window) and not snapshot.overflowed
 
 
 def shows_time(window: Cost) -> bool:

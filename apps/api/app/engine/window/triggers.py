@@ -19,7 +19,7 @@ from app.engine.policy.policy import MIN_SUMMARY_TOKENS, ContextPolicy
 from app.engine.summary.fold import Fold, SummaryReason
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.window.clearing import lay_out_cleared
-from app.engine.window.past import Past, Turns, pieces_from
+from app.engine.window.past import Past, Turns
 from app.engine.window.pieces import Piece
 from app.engine.window.prompt import Prompt
 from app.engine.window.pruning import remains, untouchable
@@ -207,9 +207,9 @@ def _average(past: Past, *more_tokens: int) -> int:
 class Foldable:
     """What a summary may fold: the turns of `window`, which is sent without one, before position `first_protected`.
 
-    `room_tokens` is the largest summary that fits beside the content that is never removed, negative when that alone is
-    over the budget; `room_if_cited` the same if it cites all protected messages, which then stay; `most_tokens` is
-    another bound. `previous_tokens` are the wire tokens of the current summary before it is shortened to its share.
+    `room_tokens` is the largest summary that the policy allows and that fits beside the content that is never removed,
+    negative when that alone is over the budget. `room_if_cited` is what fits if it cites all protected messages, which
+    then stay. `previous_tokens` are the wire tokens of the current summary before it is shortened to its share.
     """
 
     window: Window
@@ -217,7 +217,6 @@ class Foldable:
     previous_tokens: int
     room_tokens: int
     room_if_cited: int
-    most_tokens: int
 
     def fold(self, reason: SummaryReason) -> Fold | None:
         """The fold of a summary made now, or None when it would not shrink anything. Its cap is never over
@@ -225,7 +224,7 @@ class Foldable:
         past, previous = self.window.snapshot.past, self.window.snapshot.summary
         older_tokens = past.wire_tokens() - past.wire_tokens(self.first_protected)
         folded_tokens = older_tokens + self.previous_tokens
-        cap_tokens = min(folded_tokens * 3 // 4, self.most_tokens, self.room_tokens)
+        cap_tokens = min(folded_tokens * 3 // 4, self.room_tokens)
         if not older_tokens or cap_tokens < MIN_SUMMARY_TOKENS:
             return None
         older = Turns(past, 0, self.first_protected)
@@ -236,12 +235,11 @@ class Foldable:
 
 def foldable(window: Window) -> Foldable:
     """What a summary may fold under a policy without an allocation."""
-    cut = window.snapshot.first_protected()
     most_tokens = window.snapshot.policy.most_summary_tokens(window.budget.input_budget)
-    room_tokens = room_beside(window, untouchable(window))
+    room_tokens = min(most_tokens, room_beside(window, untouchable(window)))
     previous_tokens = window.summary.wire_tokens if window.summary else 0
-    if_cited = room_beside(window, (*pieces_from(window.past, window.snapshot.protected_from), *window.current))
-    return Foldable(window, cut, previous_tokens, room_tokens, min(room_tokens, if_cited), most_tokens)
+    if_cited = room_beside(window, window.protected)
+    return Foldable(window, window.snapshot.first_protected(), previous_tokens, room_tokens, if_cited)
 
 
 def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
@@ -277,6 +275,6 @@ def foldable_within_shares(window: Window) -> Foldable:
         cut = past.first_protected(policy.protected_turns, for_past)
         if past.wire_tokens(cut) > for_past:
             cut = past.first_protected(0, None)
-    room_tokens = min(share, room_beside(held, remains(held)))
+    room_tokens = min(share, room_beside(held, remains(held)), window.budget.input_budget)
     previous_tokens = window.summary.wire_tokens if window.summary else 0
-    return Foldable(held, cut, previous_tokens, room_tokens, room_tokens, window.budget.input_budget)
+    return Foldable(held, cut, previous_tokens, room_tokens, room_tokens)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from math import ceil
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias
 
 from app.domain.frozen import frozen, replace
@@ -121,6 +123,12 @@ class Window(Cost):
     @property
     def pieces(self) -> tuple[Piece, ...]:
         return (*self.past, *self.current)
+
+    @cached_property
+    def protected(self) -> tuple[Piece, ...]:
+        """Those of the protected turns and of the running turn."""
+        first = bisect_left(self.past, self.snapshot.protected_from, key=attrgetter("seq"))
+        return (*self.past[first:], *self.current)
 
     @property
     def summary(self) -> PromptItem | None:

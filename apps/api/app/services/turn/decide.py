@@ -50,7 +50,7 @@ async def _counted(record: Record, rows: WindowRows) -> tuple[WindowRows, Snapsh
     record.model_alias = rows.model.alias
     with rt.tracer.span("count"):
         rows, snapshot = await first_snapshot(rt, rows, turn.claim.turn_id, turn.options, looked_back=turn.looked_back)
-    return await with_exact_count(rt, rows, snapshot, record.steps)
+    return rows, await with_exact_count(rt, rows, snapshot, record.steps)
 
 
 async def decide_within(record: Record, refused: TurnPlan, budget: Budget) -> TurnPlan | None:
@@ -138,21 +138,16 @@ async def decide_after_look_back(record: Record, *, again: bool) -> TurnPlan:
     raise RuntimeError("a prompt that was sent does not fit without what was added to it")
 
 
-async def with_exact_count(
-    rt: Runtime, rows: WindowRows, snapshot: Snapshot, steps: Steps
-) -> tuple[WindowRows, Snapshot]:
+async def with_exact_count(rt: Runtime, rows: WindowRows, snapshot: Snapshot, steps: Steps) -> Snapshot:
     """The snapshot, calibrated by the provider's own token count if the alias has `exact_counts` and the estimate is
-    too near a threshold to decide; the rows then say so. Nothing changes if the provider does not count, or its count
-    is not credible."""
+    too near a threshold to decide. Nothing changes if the provider does not count, or its count is not credible."""
     if not rows.model.exact_counts or sum(step["kind"] == "count_tokens" for step in steps.rows) >= _MOST_COUNTS:
-        return rows, snapshot
+        return snapshot
     window = await planned(lay_out, snapshot, rows.estimate)
     if not is_near_threshold(window):
-        return rows, snapshot
+        return snapshot
     ratio = await _ratio_by_provider(rt, rows.model, window.prompt, snapshot.budget.output_reserve, steps)
-    if ratio is None:
-        return rows, snapshot
-    return replace(rows, counted_by_provider=True), replace(snapshot, calibration_ratio=ratio)
+    return snapshot if ratio is None else replace(snapshot, calibration_ratio=ratio, is_counted_exactly=True)
 
 
 async def _ratio_by_provider(
@@ -203,17 +198,8 @@ async def _try_summary(
     def still_too_large(summary: Summary) -> bool:
         return would_be_pruned(with_summary(snapshot, due.fold, summary, rows.estimate), rows.estimate)
 
-    claim = record.turn.claim
-    job = SummaryJob(
-        rows,
-        due.fold,
-        due.snapshot,
-        "preflight",
-        claim.seq,
-        claim,
-        still_too_large if rows.policy.incremental else None,
-        whatever_others_do,
-    )
+    checks = still_too_large if rows.policy.incremental else None
+    job = SummaryJob(rows, due.fold, due.snapshot, "preflight", record.turn.claim, checks, whatever_others_do)
     with record.steps.step("summarize") as detail:
         attempt = await summarize(record.rt, job)
         detail |= {
@@ -244,7 +230,7 @@ async def _after_summary(record: Record, rows: WindowRows, due: SummaryDue, summ
     if summary is not None:
         snapshot = await planned(with_summary, snapshot, due.fold, summary, rows.estimate)
         snapshot = await with_recall_anew(rt, rows, snapshot)
-        rows, snapshot = await with_exact_count(rt, rows, snapshot, record.steps)
+        snapshot = await with_exact_count(rt, rows, snapshot, record.steps)
     return await _without_summary(record, rows, snapshot)
 
 

@@ -200,7 +200,7 @@ async def snapshot_of(
         tools=tools,
         completed_since_summary=past.completed_after(session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(session.tenant_id, rows.model.alias, rows.encoding),
-        evicted=rows.evicted and rows.evicted.with_reasoning(rule),
+        evicted=rows.evicted.with_reasoning(rule),
         pin_meaning=meaning_of_pins(rt, session.tenant_id, rows.pins, current) if rows.policy.allocation else None,
         may_look_back=may_look_back,
     )
@@ -219,7 +219,7 @@ async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *,
     rows = replace(rows, summary=snapshot.summary)
     rows = await rt.database.run(_with_evicted, rt, rows, query, for_turn=for_turn)
     rows = await with_all_counts(rt, replace(rows, turns=()), store=for_turn)
-    return replace(snapshot, evicted=rows.evicted and rows.evicted.with_reasoning(rows.model.reasoning_rule))
+    return replace(snapshot, evicted=rows.evicted.with_reasoning(rows.model.reasoning_rule))
 
 
 def layers_of(rt: Runtime, session: SessionState, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:

@@ -91,8 +91,8 @@ async def look_up(
     encoding: str,
     pack: bool,
     embeddings: Embeddings | None,
-) -> Evicted | None:
-    """The messages through `through_seq`, all settled, that may be recalled; None if `message` calls for no recall.
+) -> Evicted:
+    """The messages through `through_seq`, all settled, that may be recalled; none if `message` calls for no recall.
     Runs at most one statement for the messages, one for the rest of the index, and one for the vectors. With `pack`
     some of the messages that were stored without packed terms get them."""
     text, said_day = content_text(message.content), day_said(message)
@@ -103,7 +103,7 @@ async def look_up(
         vector = embeddings.question(session.tenant_id, text)
     has_words = query_terms(text) or (said_day is not None and date_keys(text, said_day))
     if room_tokens <= 0 or not (has_words or vector is not None):
-        return None
+        return Evicted()
     index, _ = await settled_index(pasts, tx, session.id, through_seq, pack=pack)
     meaning = await settled_meaning(tx, pasts, session, through_seq, embeddings, text)
     query = Query(text, through_seq, said_day, meaning)

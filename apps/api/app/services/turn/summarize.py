@@ -35,6 +35,7 @@ from app.domain.types import (
 )
 from app.engine.messages.turns import no_turn
 from app.engine.policy.policy import MIN_SUMMARY_TOKENS
+from app.engine.recall.ranking import Evicted
 from app.engine.summary.block import render_summary
 from app.engine.summary.cached_call import CallChoice
 from app.engine.summary.extractive import fallback_summary
@@ -74,13 +75,13 @@ class SummaryAttempt:
     `usage` and `cost_usd` are sums over the calls that were made, None when no model was called, it reported no usage,
     or has no known price."""
 
-    summary: Summary | None
-    origin: SummaryOrigin
     model_alias: str
-    chunks: int
     failure: str | None
-    usage: Usage | None
-    cost_usd: Decimal | None
+    summary: Summary | None = None
+    origin: SummaryOrigin = "model"
+    chunks: int = 0
+    usage: Usage | None = None
+    cost_usd: Decimal | None = None
     choice: CallChoice | None = None
 
     @property
@@ -105,7 +106,7 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
     """
     started, session_id = perf_counter(), job.rows.session.id
     if job.claim and not job.whatever_others_do and rt.chores.runs(behind_an_answer(session_id)):
-        return SummaryAttempt(None, "model", job.alias, 0, IN_PROGRESS, None, None)
+        return SummaryAttempt(job.alias, IN_PROGRESS)
     summarizer = Summarizer(rt, job, *await chosen_call(rt, job))
     lease_id = job.claim.turn_id if job.claim else rt.new_id()
     known = [alias for alias in summarizer.aliases if alias in rt.catalogue.aliases]
@@ -116,9 +117,9 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
             store.take_summary_lease, session_id, lease_id, lease_s, previous_id, for_turn=job.claim is not None
         )
         if not stands:
-            return SummaryAttempt(None, "model", summarizer.alias, 0, STALE, None, None)
+            return SummaryAttempt(summarizer.alias, STALE)
         if limits is None and not job.whatever_others_do:
-            return SummaryAttempt(None, "model", summarizer.alias, 0, IN_PROGRESS, None, None)
+            return SummaryAttempt(summarizer.alias, IN_PROGRESS)
         summarizer.limited = limits != {}
         attempt = await _make(rt, summarizer, job, lease_id)
     except BaseException:  # also when it is cancelled, or the lease's answer lost; storing the attempt ends the lease
@@ -151,7 +152,7 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
     summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
     # A limit, or a summarizer that was not called, is no failure of the summarizer.
     called = summarizer.limit is None and failure != _BREAKER_OPEN
-    note = AttemptNote(job.turn_seq - 1, called, called and failure is not None, used, lease_id)
+    note = AttemptNote(job.rows.turn_seq - 1, called, called and failure is not None, used, lease_id)
     choice, made_by = summarizer.choice if called else None, summarizer.alias
     new = summary and new_summary(session.id, summary, fold.previous, made_by, estimate, choice, usage, job.claim)
     stored = await _store(rt, session.id, new, note, job.claim)
@@ -281,7 +282,7 @@ def _rows_after(turn: ClaimedTurn, rows: WindowRows, reply: Message) -> WindowRo
     *before, last = [replace(each, unresolved=False) for each in rows.turns]
     assert last.id == turn.claim.turn_id, "the running turn is the newest"
     completed = replace(last, status=TurnStatus.COMPLETED, messages=(*last.messages, reply))
-    return replace(rows, turn_seq=turn.claim.seq + 1, turns=(*before, completed), evicted=None)
+    return replace(rows, turn_seq=turn.claim.seq + 1, turns=(*before, completed), evicted=Evicted())
 
 
 async def summarize_after_turn(
@@ -304,13 +305,13 @@ async def summarize_after_turn(
             return  # erased meanwhile
         turn_seq = next((turn.seq for turn in rows.turns if turn.status in OPEN_STATUSES), rows.turn_seq)
         settled = tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES)
-        rows = replace(rows, turns=settled, estimate=rt.tokenizers.estimator(rows.encoding))
+        rows = replace(rows, turns=settled, turn_seq=turn_seq, estimate=rt.tokenizers.estimator(rows.encoding))
         snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools)
         fold = await planned(fold_behind_answer, snapshot, rows.estimate)
         if fold is None:
             return
         sent = replace(snapshot, layers=layers_of(rt, rows.session, instructions))
-        attempt = await summarize(rt, SummaryJob(rows, fold, sent, "post_turn", turn_seq))
+        attempt = await summarize(rt, SummaryJob(rows, fold, sent, "post_turn"))
         if attempt.summary is not None and rows.policy.recall.enabled:
             start_vectors(rt, session, attempt.summary.to_message_seq)
         if attempt.failure in (STALE, IN_PROGRESS):

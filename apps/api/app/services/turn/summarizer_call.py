@@ -72,17 +72,16 @@ _INLINE_CHARS = 8_192
 class SummaryJob:
     """What is to be summarized of a window, and for which turn.
 
-    `claim` is the turn that waits for it, if any. `turn_seq` is the number of that turn or of the next one; the turn
-    count restarts there, whether or not the attempt succeeds. `still_too_large` returns whether the prompt with a
-    summary would still be pruned; then the summary is made once more at half the cap. The session's prompt is laid out
-    from `snapshot`. With `whatever_others_do` the summary is made even while another process makes one.
+    `claim` is the turn that waits for it, if any. The turn count restarts at that turn or at the next one, whose number
+    `rows` have, whether or not the attempt succeeds. `still_too_large` returns whether the prompt with a summary would
+    still be pruned; then the summary is made once more at half the cap. The session's prompt is laid out from
+    `snapshot`. With `whatever_others_do` the summary is made even while another process makes one.
     """
 
     rows: WindowRows
     fold: Fold
     snapshot: Snapshot
     when: Literal["preflight", "post_turn", "requested"]
-    turn_seq: int
     claim: Claim | None = None
     still_too_large: Callable[[Summary], bool] | None = None
     whatever_others_do: bool = False

@@ -217,7 +217,7 @@ class TurnPlan:
             session_id=claim.session_id,
             round=claim.round,
             attempt=attempt,
-            estimator=self.rows.counted_by,
+            estimator="provider" if self.snapshot.is_counted_exactly else self.rows.counted_by,
             calibration_ratio=self.snapshot.calibration_ratio,
             cache_break=cache_break,
             prompt_refs=assembled.refs if assembled else None,

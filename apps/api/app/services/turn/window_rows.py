@@ -51,10 +51,9 @@ class WindowRows:
     kept: Past
     turns: tuple[Turn, ...]
     held: WindowBytes
-    evicted: Evicted | None = None
+    evicted: Evicted = Evicted()
     fell_back: bool = False
     """Whether a message had to be counted by the heuristic because the tokenizer failed."""
-    counted_by_provider: bool = False
 
     @property
     def encoding(self) -> str:
@@ -62,9 +61,7 @@ class WindowRows:
 
     @property
     def counted_by(self) -> str:
-        """What counted the prompt: the encoding, the heuristic if the tokenizer failed, or the provider."""
-        if self.counted_by_provider:
-            return "provider"
+        """What counted the messages: the encoding, or the heuristic if the tokenizer failed."""
         return HEURISTIC if self.fell_back else self.estimate.encoding
 
     @property
@@ -73,8 +70,7 @@ class WindowRows:
 
     def read_messages(self) -> list[Message]:
         """The messages that were read now: those of `turns`, and those before the window that may be recalled."""
-        turns = (*self.turns, *(self.evicted.turns if self.evicted else ()))
-        return [message for turn in turns for message in turn.messages]
+        return [message for turn in (*self.turns, *self.evicted.turns) for message in turn.messages]
 
 
 def encoding_of(model: Model, policy: ContextPolicy) -> str:
@@ -155,9 +151,8 @@ async def _with_messages(rows: WindowRows, new: Mapping[int, Message]) -> Window
                 await asyncio.sleep(0)
         return tuple(found)
 
-    evicted = rows.evicted
-    found = replace(evicted, turns=await changed(evicted.turns)) if evicted else None
-    return replace(rows, turns=await changed(rows.turns), evicted=found)
+    evicted = replace(rows.evicted, turns=await changed(rows.evicted.turns))
+    return replace(rows, turns=await changed(rows.turns), evicted=evicted)
 
 
 def have_many_messages(turns: Sequence[Turn]) -> bool:

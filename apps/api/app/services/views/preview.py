@@ -94,7 +94,7 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
     current = Turn(message.turn_id, stored.turn_seq, TurnStatus.RUNNING, unresolved=True, messages=(message,))
     rows = replace(stored, turns=(*stored.turns, current))
     rows, snapshot = await first_snapshot(rt, rows, current.id, request.options, store_counts=False)
-    rows, snapshot = await with_exact_count(rt, rows, snapshot, Steps(rt))
+    snapshot = await with_exact_count(rt, rows, snapshot, Steps(rt))
     decided = await planned(plan, snapshot, rows.estimate)
     pending = isinstance(decided, SummaryDue)
     if isinstance(decided, SummaryDue):

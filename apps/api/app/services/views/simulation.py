@@ -15,7 +15,7 @@ from app.domain.prices import Prices
 from app.domain.stored import StoredTurn
 from app.domain.types import JsonObject, Pin, SessionId, SessionRef, SessionState, TenantId
 from app.engine.policy.policy import ContextPolicy
-from app.engine.simulation.inputs import Setting, SimulatedModel, SimulatedSummarizer
+from app.engine.simulation.inputs import Setting, SimulatedModel
 from app.engine.window.prompt import goal_text
 from app.services.policies import given_policy, session_policy
 from app.services.runtime import Runtime
@@ -167,9 +167,8 @@ def _model(rt: Runtime, tenant_id: TenantId, alias: str, policy: ContextPolicy) 
         estimate=counted_elsewhere,
         calibration_ratio=rt.calibrations.ratio(tenant_id, alias, encoding),
         prices=(model.prices or Prices()).of_prompt,
-        summarizer=SimulatedSummarizer(
-            summarizer.alias, budget_of(summarizer, policy).prompt_ceiling, (summarizer.prices or Prices()).of_prompt
-        ),
+        summarizer_ceiling=budget_of(summarizer, policy).prompt_ceiling,
+        summarizer_prices=(summarizer.prices or Prices()).of_prompt,
         reasoning_rule=model.reasoning_rule,
         takes_tools=model.takes_tools,
     )
