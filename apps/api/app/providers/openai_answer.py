@@ -162,7 +162,7 @@ class ChatAssembly(Assembly):
         text, tagged = self._tagged.add(content)
         reasoning = named or tagged
         if text:  # what follows an answer is part of it
-            self._is_refusal = is_refusal and (self._is_refusal or not self._text.text)
+            self._is_refusal = is_refusal and (self._is_refusal or self._text.is_empty)
         called = _called(message)
         self._in_deltas = self._in_deltas or bool(delta and (text or reasoning or called))
         if called and not isinstance(called, list):

@@ -10,7 +10,7 @@ from app.domain.content import arguments_of
 from app.domain.types import Completion, Delta, FinishReason, JsonObject
 from app.providers.error_object import ErrorObject, error_object
 from app.providers.openai_answer import usage_of
-from app.providers.stream import Assembly, Event, StreamedError
+from app.providers.stream import Assembly, Event, StreamedError, TextFlow
 from app.providers.wire import (
     MOST_ITEMS,
     MalformedAnswerError,
@@ -48,8 +48,7 @@ class ResponseAssembly(Assembly):
         self._blocks: list[JsonObject] = []
         self._items = 0
         self._in_deltas: set[int | None] = set()
-        self._text_of: object = None
-        self._thought_of: object = None
+        self._part_of: dict[TextFlow, object] = {}
 
     def read(self, event: Event) -> Delta:
         if event.data.strip() in (b"", b"[DONE]"):  # gateways end with the mark of chat completions
@@ -70,9 +69,11 @@ class ResponseAssembly(Assembly):
         if kind in _INPUTS:
             self._room.take(piece)
         if kind in _TEXTS:
-            return Delta(self._say(place, piece), is_refusal=self._refuses(kind == "response.refusal.delta"))
+            return Delta(
+                self._add(self._text, place, piece), is_refusal=self._refuses(kind == "response.refusal.delta")
+            )
         thought_of = (place, _place(fields.get("summary_index")))
-        return Delta(reasoning=self._think(thought_of, piece)) if kind in _THOUGHTS else Delta()
+        return Delta(reasoning=self._add(self._reasoning, thought_of, piece)) if kind in _THOUGHTS else Delta()
 
     def count(self, part: JsonObject) -> None:
         reported = fields_of(part.get("usage"))
@@ -115,7 +116,7 @@ class ResponseAssembly(Assembly):
             raise MalformedAnswerError(f"it has more than {MOST_ITEMS} items")
         is_new, kind = place not in self._in_deltas, item.get("type")
         if kind == "message" and is_new:
-            texts = [self._say(place, text) for text in _texts(item.get("content"), "text", "refusal")]
+            texts = [self._add(self._text, place, text) for text in _texts(item.get("content"), "text", "refusal")]
             kinds = [fields_of(part).get("type") for part in list_of(item.get("content"))]
             return Delta("".join(texts), is_refusal=self._refuses("refusal" in kinds))
         if kind == REASONING:
@@ -134,17 +135,15 @@ class ResponseAssembly(Assembly):
             kept = {"type": REASONING, "summary": _PARAGRAPH.join(digests)}
             self._blocks.append({**kept, "encrypted_content": self._room.take(sealed)})
         texts = digests or _texts(item.get("content"), "text")
-        return "".join(self._think((place, at), text) for at, text in enumerate(texts)) if is_new else ""
+        if not is_new:
+            return ""
+        return "".join(self._add(self._reasoning, (place, at), text) for at, text in enumerate(texts))
 
-    def _say(self, place: int | None, piece: str) -> str:
-        is_next = self._text.text and place != self._text_of
-        self._text_of = place
-        return self._text.add(f"{_PARAGRAPH}{piece}" if is_next else piece)
-
-    def _think(self, thought_of: object, piece: str) -> str:
-        is_next = self._reasoning.text and thought_of != self._thought_of
-        self._thought_of = thought_of
-        return self._reasoning.add(f"{_PARAGRAPH}{piece}" if is_next else piece)
+    def _add(self, flow: TextFlow, part: object, piece: str) -> str:
+        """Adds to the text or the reasoning, each part of which is a paragraph."""
+        is_next = not flow.is_empty and part != self._part_of.get(flow)
+        self._part_of[flow] = part
+        return flow.add(f"{_PARAGRAPH}{piece}" if is_next else piece)
 
     def _refuses(self, is_refusal: bool) -> bool:
         self._is_refusal = is_refusal

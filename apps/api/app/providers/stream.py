@@ -176,8 +176,12 @@ class TextFlow:
         return self._passed_on(held)
 
     @property
+    def is_empty(self) -> bool:
+        return not self._pieces
+
+    @property
     def text(self) -> str:
-        """All that has been passed on."""
+        """All that has been passed on, joined anew at each call."""
         return "".join(self._pieces)
 
     def _passed_on(self, piece: str) -> str:
