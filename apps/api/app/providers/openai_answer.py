@@ -21,7 +21,7 @@ from app.providers.wire import (
     MalformedAnswerError,
     answered_items,
     check_calls,
-    checked_call,
+    checked_calls,
     content_of,
     decode_json,
     fields_of,
@@ -175,15 +175,12 @@ class ChatAssembly(Assembly):
             self._details.add([fields_of(detail) for detail in details], in_pieces=bool(delta))
         return Delta(self._text.add(text), self._reasoning.add(reasoning), bool(text) and self._is_refusal)
 
-    def whole(self, answer: Any) -> Completion:
-        fields = fields_of(answer)
-        choice = _first_choice(fields) or {}
+    def read_whole(self, answer: JsonObject) -> None:
+        choice = _first_choice(answer) or {}
         # Gemini's refusals have no message.
         if not isinstance(choice.get("message"), dict) and not choice.get("finish_reason"):
             raise MalformedAnswerError("the answer carries no message")
-        self._take(fields, {**choice, "index": 0})
-        self.rest()
-        return self.completion()
+        self._take(answer, {**choice, "index": 0})
 
     def rest(self) -> Delta:
         text, reasoning = self._tagged.rest()
@@ -250,10 +247,9 @@ class _CallInParts:
     is_custom: bool = False
     signature: str = ""
 
-    def whole(self, position: int) -> ToolCall:
+    def whole_arguments(self) -> str:
         text = "".join(self.arguments)
-        arguments = arguments_of(storable(text)) if self.is_custom else text or "{}"
-        return checked_call(self.identity, self.name, arguments, position)
+        return arguments_of(storable(text)) if self.is_custom else text or "{}"
 
     def has_whole_arguments(self) -> bool:
         """Whether the arguments came in one piece and are a JSON object. A piece is parsed once at most."""
@@ -307,8 +303,8 @@ class _CallFragments:
             call.arguments.append(self._room.take(arguments))
 
     def whole(self) -> tuple[ToolCall, ...]:
-        """All calls. Raises as `checked_call`."""
-        return tuple(call.whole(position) for position, call in enumerate(self._calls))
+        """All calls. Raises as `checked_calls`."""
+        return checked_calls([(call.identity, call.name, call.whole_arguments()) for call in self._calls])
 
     def signature_blocks(self, whole: Sequence[ToolCall]) -> tuple[JsonObject, ...]:
         """What Gemini requires with its calls, given `whole`, in the next request: their signatures."""

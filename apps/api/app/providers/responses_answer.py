@@ -58,7 +58,7 @@ class ResponseAssembly(Assembly):
         if kind == "error" or event.name == "error" or fields.get("error"):
             raise StreamedError(error_object(fields) or ErrorObject())
         if kind in _ENDS:
-            return self._end(fields_of(fields.get("response")), streamed=True)
+            return self._end(fields_of(fields.get("response")))
         place = _place(fields.get("output_index"))
         if kind == "response.output_item.done":
             return self._take(place, fields_of(fields.get("item")))
@@ -69,9 +69,8 @@ class ResponseAssembly(Assembly):
         if kind in _INPUTS:
             self._room.take(piece)
         if kind in _TEXTS:
-            return Delta(
-                self._add(self._text, place, piece), is_refusal=self._refuses(kind == "response.refusal.delta")
-            )
+            self._is_refusal = kind == "response.refusal.delta"
+            return Delta(self._add(self._text, place, piece), is_refusal=self._is_refusal)
         thought_of = (place, _place(fields.get("summary_index")))
         return Delta(reasoning=self._add(self._reasoning, thought_of, piece)) if kind in _THOUGHTS else Delta()
 
@@ -82,26 +81,24 @@ class ResponseAssembly(Assembly):
         counts = {name: reported.get(own) for name, own in names.items()}
         self.usage = usage_of({**details, **counts, "total_tokens": reported.get("total_tokens")}) or self.usage
 
-    def whole(self, answer: Any) -> Completion:
-        response = fields_of(answer)
-        if not isinstance(response.get("output"), list):
+    def read_whole(self, answer: JsonObject) -> None:
+        if not isinstance(answer.get("output"), list):
             raise MalformedAnswerError("the response carries no output")
-        self._end(response, streamed=False)
-        self.rest()
-        return self.completion()
+        self._end(answer)
 
     def completion(self) -> Completion:
         calls = [(call.get("call_id"), call.get("name"), call["arguments"]) for call in self._calls]
         return self._completed(checked_calls(calls), tuple(self._blocks))
 
-    def _end(self, response: JsonObject, *, streamed: bool) -> Delta:
+    def _end(self, response: JsonObject) -> Delta:
         """Takes the response as it ended; of a stream that had no items, with those that it has."""
         self.count(response)
         self._model = model_name(response.get("model"))
         if response.get("status") in ("failed", "cancelled"):
             raise StreamedError(error_object(response) or ErrorObject())
         reason = fields_of(response.get("incomplete_details")).get("reason")
-        self._has_begun, self._finish, self.is_over = True, reason or response.get("status") or "completed", streamed
+        self._finish = reason or response.get("status") or "completed"
+        self._has_begun = self.is_over = True
         if self._items:
             return Delta()
         items = answered_items(response.get("output"), "items")
@@ -118,7 +115,8 @@ class ResponseAssembly(Assembly):
         if kind == "message" and is_new:
             texts = [self._add(self._text, place, text) for text in _texts(item.get("content"), "text", "refusal")]
             kinds = [fields_of(part).get("type") for part in list_of(item.get("content"))]
-            return Delta("".join(texts), is_refusal=self._refuses("refusal" in kinds))
+            self._is_refusal = "refusal" in kinds
+            return Delta("".join(texts), is_refusal=self._is_refusal)
         if kind == REASONING:
             return Delta(reasoning=self._take_reasoning(place, item, is_new=is_new))
         if kind in ("function_call", "custom_tool_call"):
@@ -144,10 +142,6 @@ class ResponseAssembly(Assembly):
         is_next = not flow.is_empty and part != self._part_of.get(flow)
         self._part_of[flow] = part
         return flow.add(f"{_PARAGRAPH}{piece}" if is_next else piece)
-
-    def _refuses(self, is_refusal: bool) -> bool:
-        self._is_refusal = is_refusal
-        return is_refusal
 
 
 def _place(index: Any) -> int | None:

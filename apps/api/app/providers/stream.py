@@ -15,7 +15,7 @@ from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCa
 from app.providers.base import DeltaSink
 from app.providers.error_object import ErrorObject
 from app.providers.transport import AttemptError
-from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, stop_reason, storable
+from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, fields_of, stop_reason, storable
 
 MOST_EVENT_BYTES: Final = 1024 * 1024
 MOST_EVENTS: Final = 262_144
@@ -267,8 +267,14 @@ class Assembly(ABC):
         )
 
     @abstractmethod
+    def read_whole(self, answer: JsonObject) -> None:
+        """Takes an answer that was not streamed; raises `MalformedAnswerError`."""
+
     def whole(self, answer: Any) -> Completion:
         """Reads an answer that was not streamed; raises `MalformedAnswerError`."""
+        self.read_whole(fields_of(answer))
+        self.rest()
+        return self.completion()
 
     def rest(self) -> Delta:
         """The text that was held back, for the end of the stream."""

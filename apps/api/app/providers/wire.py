@@ -135,11 +135,7 @@ def check_calls(count: int) -> None:
         raise MalformedAnswerError(f"it calls more than {MOST_TOOL_CALLS} tools")
 
 
-def checked_call(identity: Any, name: Any, arguments: str, position: int) -> ToolCall:
-    """The `position`th tool call of an answer. Raises `MalformedAnswerError` when it names no tool.
-
-    A missing or too long id is replaced, because tool outputs refer to it.
-    """
+def _checked_call(identity: Any, name: Any, arguments: str, position: int) -> ToolCall:
     if not isinstance(name, str) or not name:
         raise MalformedAnswerError("a tool call names no tool")
     if len(name) > _MOST_NAME_CHARS:
@@ -152,9 +148,11 @@ def checked_call(identity: Any, name: Any, arguments: str, position: int) -> Too
 
 
 def checked_calls(calls: Sequence[tuple[Any, Any, str]]) -> tuple[ToolCall, ...]:
-    """The tool calls of an answer by their ids, names and arguments. Raises as `check_calls` and `checked_call`."""
+    """The tool calls of an answer by their ids, names and arguments. A missing or too long id is replaced, because tool
+    outputs refer to it. Raises `MalformedAnswerError` for too many calls, or when one names no tool.
+    """
     check_calls(len(calls))
-    return tuple(checked_call(*call, position) for position, call in enumerate(calls))
+    return tuple(_checked_call(*call, position) for position, call in enumerate(calls))
 
 
 def model_name(value: Any) -> str | None:
