@@ -33,7 +33,7 @@ from app.providers.wire import (
 )
 
 SIGNATURE: Final = "thought_signature"
-DETAIL_TYPES: Final = frozenset({"reasoning.text", "reasoning.summary", "reasoning.encrypted"})
+DETAIL_TYPES: Final = ("reasoning.text", "reasoning.summary", "reasoning.encrypted")
 """The types of OpenRouter's `reasoning_details`. openrouter.ai/docs/guides/best-practices/reasoning-tokens"""
 _OF_DETAIL: Final = ("type", "id", "format", "index", "text", "summary", "data", "signature")
 _IN_PIECES: Final = frozenset({"text", "summary"})

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import orjson
 
 from app.domain.content import is_nested_deeper
-from app.domain.types import ToolCall
+from app.domain.types import JsonObject, ToolCall
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
 """Most marks in one answer or event, also within texts: they determine how long parsing blocks the event loop."""
@@ -114,6 +114,12 @@ def content_of(content: Any) -> tuple[str, str]:
 def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     """The text of each message, parts joined; empty where it has none."""
     return [storable(content_of(message.get("content"))[0]) for message in messages]
+
+
+def reasoning_blocks(message: Mapping[str, Any], *kinds: str) -> list[JsonObject]:
+    """The blocks of these types that a message of the prompt has. An imported one may have blocks of any form."""
+    blocks = map(fields_of, list_of(message.get("reasoning_blocks")))
+    return [block for block in blocks if block.get("type") in kinds]
 
 
 def answered_items(value: Any, what: str) -> list[Any]:
