@@ -10,7 +10,7 @@ from app.domain.content import arguments_of
 from app.domain.types import Completion, Delta, FinishReason, JsonObject
 from app.providers.error_object import ErrorObject, error_object
 from app.providers.openai_answer import usage_of
-from app.providers.stream import Assembly, Event, StreamedError, TextFlow
+from app.providers.stream import Assembly, Event, ReplyRoom, StreamedError, TextFlow
 from app.providers.wire import (
     MOST_ITEMS,
     MalformedAnswerError,
@@ -44,8 +44,9 @@ class ResponseAssembly(Assembly):
 
     def __init__(self) -> None:
         super().__init__(())
-        self._calls: list[JsonObject] = []
+        self._calls: list[tuple[str, str, str]] = []
         self._blocks: list[JsonObject] = []
+        self._kept = ReplyRoom()  # what is kept of items may not be what their deltas had
         self._items = 0
         self._in_deltas: set[int | None] = set()
         self._part_of: dict[TextFlow, object] = {}
@@ -87,8 +88,7 @@ class ResponseAssembly(Assembly):
         self._end(answer)
 
     def completion(self) -> Completion:
-        calls = [(call.get("call_id"), call.get("name"), call["arguments"]) for call in self._calls]
-        return self._completed(checked_calls(calls), tuple(self._blocks))
+        return self._completed(checked_calls(self._calls), tuple(self._blocks))
 
     def _end(self, response: JsonObject) -> Delta:
         """Takes the response as it ended; of a stream that had no items, with those that it has."""
@@ -120,17 +120,17 @@ class ResponseAssembly(Assembly):
         if kind == REASONING:
             return Delta(reasoning=self._take_reasoning(place, item, is_new=is_new))
         if kind in ("function_call", "custom_tool_call"):
-            given = item.get("arguments" if kind == "function_call" else "input")
-            text = given if isinstance(given, str) else ""
+            members = map(item.get, ("call_id", "name", "arguments" if kind == "function_call" else "input"))
+            identity, name, text = (self._kept.take(each if isinstance(each, str) else "") for each in members)
             arguments = (text or "{}") if kind == "function_call" else arguments_of(storable(text))
-            self._calls.append({**item, "arguments": self._room.take(arguments) if is_new else arguments})
+            self._calls.append((identity, name, self._room.take(arguments) if is_new else arguments))
         return Delta()
 
     def _take_reasoning(self, place: int | None, item: JsonObject, *, is_new: bool) -> str:
         """Keeps an item that the model can be given again: one whose reasoning is with it, encrypted."""
         digests, sealed = _texts(item.get("summary"), "text"), item.get("encrypted_content")
         if isinstance(sealed, str) and all(text == storable(text) for text in (sealed, *digests)):
-            kept = {"type": REASONING, "summary": _PARAGRAPH.join(digests)}
+            kept = {"type": REASONING, "summary": self._kept.take(_PARAGRAPH.join(digests))}
             self._blocks.append({**kept, "encrypted_content": self._room.take(sealed)})
         texts = digests or _texts(item.get("content"), "text")
         if not is_new:
