@@ -56,7 +56,7 @@ class EventReader:
         self._name = ""
         self._data: list[bytes] = []
         self._unfinished: list[bytes] = []
-        self._size = 0
+        self._size = self._size_before_line = 0
         self._after_cr = False
         self._at_start = True
 
@@ -90,7 +90,8 @@ class EventReader:
             line = line.removeprefix(_BYTE_ORDER_MARK)
         if not line:
             event = Event(self._name, b"\n".join(self._data)) if self._data else None
-            self._name, self._data, self._size = "", [], 0
+            self._name, self._data = "", []
+            self._size = self._size_before_line = 0
             return event
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
@@ -103,7 +104,8 @@ class EventReader:
             self._data.append(value)
         elif not name:
             # A comment: for hours there may be nothing but heartbeats, and they are no part of any event.
-            self._size = max(0, self._size - len(line) - 2)
+            self._size = self._size_before_line
+        self._size_before_line = self._size
         return None
 
 
