@@ -59,6 +59,24 @@ async def test_other_choices_than_the_first_are_no_part_of_an_answer() -> None:
     assert (answer.text, deltas) == ("Hello.", [Delta("Hel"), Delta("lo.")])
 
 
+async def test_the_first_choice_of_a_whole_answer_is_it_whatever_its_index_is() -> None:
+    indexes: tuple[Any, ...] = (0, 1, None, "0", [])
+    for index in indexes:
+        choice: dict[str, Any] = {
+            "index": index,
+            "message": {"role": "assistant", "content": "Hello."},
+            "finish_reason": "length",
+        }
+        answer, _ = await answer_to(Answer(chat(choices=[choice, {**choice, "message": {"content": "other"}}])))
+        assert (answer.text, answer.finish_reason) == ("Hello.", "length")
+
+
+@pytest.mark.parametrize("delta", [None, [], [1], 3, "Hi."], ids=repr)
+async def test_a_delta_that_is_no_object_has_nothing(delta: Any) -> None:
+    answer, deltas, _ = await streamed(Stream((chunk({"content": "Hello."}), chunk(delta), *_STOP)))
+    assert (answer.text, len(deltas)) == ("Hello.", 1)
+
+
 @pytest.mark.parametrize("calls", ["look", {"name": "look"}, 3, True], ids=repr)
 async def test_tool_calls_that_are_no_list_are_malformed(calls: object) -> None:
     message = {"role": "assistant", "content": "Hello.", "tool_calls": calls}

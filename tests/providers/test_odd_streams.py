@@ -180,6 +180,49 @@ async def test_items_that_had_deltas_are_not_repeated_and_others_are_paragraphs_
     assert [delta.text for delta in deltas if delta.text] == ["Hel", "lo.", "\n\nBye."]
 
 
+async def test_a_response_that_ends_with_the_mark_of_chat_completions_alone_has_broken_off() -> None:
+    with pytest.raises(ProviderDown, match="broke off"):
+        await answered(RESPONSES, Stream((*RESPONSES.begin(), _DONE)))
+
+
+async def test_members_of_items_that_are_missing_or_of_another_type_are_as_if_they_were_empty() -> None:
+    items: list[Any] = [
+        {
+            "type": "message",
+            "content": [3, None, {"type": "output_text", "text": 3}, {"type": "output_text", "text": "Hi."}],
+        },
+        {"type": "message", "content": {"text": "x"}},
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}], "encrypted_content": "\ud800"},
+        {"type": "reasoning", "summary": [{"text": "First."}, 3, {"text": "Then."}], "encrypted_content": 3},
+        {"type": "function_call", "call_id": "c1", "name": "look"},
+        {"type": "function_call", "call_id": "c2", "name": "look", "arguments": {"a": 1}},
+        {"type": "custom_tool_call", "call_id": "c3", "name": "patch", "input": "a\x00"},
+        {"type": "custom_tool_call", "call_id": "c4", "name": "patch"},
+        3,
+    ]
+    response = RESPONSES.answer(ModelReply()) | {"output": items}
+    done = tuple(_done(at, item) for at, item in enumerate(items))
+    for step in (Answer(response), Stream((*done, response_event("completed", response=response)))):
+        answer, _ = await answered(RESPONSES, step)
+        assert (answer.text, answer.reasoning, answer.reasoning_blocks) == ("Hi.", "Hm.\n\nFirst.\n\nThen.", ())
+        assert [(call.id, call.arguments) for call in answer.tool_calls] == [
+            ("c1", "{}"),
+            ("c2", "{}"),
+            ("c3", '{"input":"a\ufffd"}'),
+            ("c4", '{"input":""}'),
+        ]
+
+
+async def test_calls_that_a_stream_broke_off_after_are_counted_by_their_deltas() -> None:
+    delta = response_event("function_call_arguments.delta", output_index=0, delta="x" * 400)
+    item = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "x" * 400}
+    for pieces in ((delta,), (delta, _done(0, item)), (_done(0, item),)):
+        text = response_event("output_text.delta", output_index=1, delta="Hello.")
+        with pytest.raises(ProviderDown) as raised:
+            await answered(RESPONSES, Stream((*pieces, text), ending="cut"))
+        assert raised.value.usages == (Usage(0, 100),)
+
+
 @pytest.mark.parametrize("in_deltas", [False, True])
 async def test_a_refusal_of_a_response_is_one_whole_and_streamed(*, in_deltas: bool) -> None:
     item = _said("I cannot.", "refusal")

@@ -56,6 +56,22 @@ async def test_nothing_is_stored_at_the_provider_and_reasoning_comes_with_the_an
     assert "prompt_cache_key" not in await sent(cache_key="session", endpoint={"prompt_cache_key": False})
 
 
+async def test_a_stream_is_requested_for_a_listener_alone_and_no_cache_key_without_one() -> None:
+    request = CompletionRequest(messages=[{"role": "user", "content": "a"}], max_output_tokens=77)
+    deltas: list[Delta] = []
+    _, server = await answer_to(RESPONSES.stream(ModelReply()), request=request, on_delta=deltas.append)
+    body = server.seen[0].json
+    assert body.pop("stream") is True
+    assert body == await sent()
+    assert "prompt_cache_key" not in body
+
+
+async def test_the_schema_of_an_answer_stands_beside_the_other_members_of_its_text() -> None:
+    body = await sent(purpose="summary", response_schema={"type": "object"}, options={"verbosity": "low"})
+    wanted = {"type": "json_schema", "name": "summary", "schema": {"type": "object"}, "strict": False}
+    assert body["text"] == {"verbosity": "low", "format": wanted}
+
+
 async def test_the_conversation_is_sent_as_items_without_ids() -> None:
     assistant: dict[str, Any] = {
         "role": "assistant",

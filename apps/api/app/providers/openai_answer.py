@@ -273,7 +273,7 @@ class _CallFragments:
         self._room = room
         self._calls: list[_CallInParts] = []
         self._by_id: dict[str, _CallInParts] = {}
-        self._by_index: dict[int | str, _CallInParts] = {}
+        self._by_index: dict[int | str | None, _CallInParts] = {}
 
     def add(self, fragment: dict[str, Any]) -> None:
         """Takes the next fragment. Raises `MalformedAnswerError` when the answer has become too large."""
@@ -318,7 +318,7 @@ class _CallFragments:
         self, index: int | str | None, identity: str, name: str, arguments: str | None
     ) -> _CallInParts | None:
         """The call that a fragment continues, or None when it begins a new one."""
-        call = None if index is None else self._by_index.get(index)
+        call = self._by_index.get(index)
         if identity in self._by_id:
             if call is not None and call.identity == identity:
                 return call
