@@ -29,6 +29,8 @@ _PACKET_BYTES: Final = 64 * 1024
 _GIB: Final = 2**30
 _NO_DATE: Final = "Fri, 02 Jan 2026 03:04:12 +99999999999999"
 _INDEXES: Final[tuple[Any, ...]] = (-1, 10**30, [], {}, "x", True, None, 1.5)
+_WIDE: Final = "x" * 900_000 + "\U0001f600"
+"""Text of 0.9 MB in JSON and of 3.6 MB in memory."""
 BROKEN: Final = "provider_error"
 
 
@@ -291,6 +293,18 @@ def _done(*items: dict[str, Any]) -> Stream:
     return Stream((*RESPONSES.begin(), b"".join(events), *RESPONSES.end(ModelReply())))
 
 
+def _done_after_delta(times: int = 60, **item: Any) -> Stream:
+    """The same item so many times, of which a delta has been there before."""
+    delta = response_event("function_call_arguments.delta", output_index=0, delta="")
+    done = response_event("output_item.done", output_index=0, item=_function_call() | item)
+    return Stream(Repeated(done, times, (*RESPONSES.begin(), delta), tuple(RESPONSES.end(ModelReply()))))
+
+
+def _digests_after_delta() -> Stream:
+    summary = [{"type": "summary_text", "text": "x" * 500_000}]
+    return _done_after_delta(type="reasoning", encrypted_content="x", summary=summary)
+
+
 def _response_kinds() -> Iterator[tuple[str, bool, Callable[[], Step], str | None]]:
     part = {"type": "output_text", "text": "x"}
     yield "190,000 calls", False, lambda: _response([_function_call(at) for at in range(190_000)]), BROKEN
@@ -307,6 +321,11 @@ def _response_kinds() -> Iterator[tuple[str, bool, Callable[[], Step], str | Non
     yield "text of 16 MiB", True, partial(_of_deltas, "output_text", "word " * 10_000, 330), BROKEN
     yield "arguments of 16 MiB", True, partial(_of_deltas, "function_call_arguments", "[" * 50_000, 330), BROKEN
     yield "190,000 calls", True, lambda: _done(*[_function_call(at) for at in range(190_000)]), BROKEN
+    yield "arguments of 30 MB after a delta", True, partial(_done_after_delta, arguments="x" * 500_000), BROKEN
+    yield "ids of 30 MB after a delta", True, partial(_done_after_delta, call_id="x" * 500_000), BROKEN
+    yield "calls beside other members", True, partial(_done_after_delta, more=_WIDE), None
+    yield "names that are no text", True, partial(_done_after_delta, name=[_WIDE]), BROKEN
+    yield "digests of 30 MB after a delta", True, _digests_after_delta, BROKEN
     yield (
         "reasoning of 8 MiB",
         True,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from app.providers.responses_answer import ResponseAssembly
 from app.providers.stream import Assembly, EventReader, StreamedError
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of
 
-from .wires import ANTHROPIC, OPENAI, RESPONSES, ModelReply, Wire
+from .wires import ANTHROPIC, OPENAI, RESPONSES, ModelReply, Wire, event
 
 _REPLY = ModelReply(
     text="Hello.", reasoning="Hm.", calls=(ToolCall("c1", "look", '{"a": 1}'), ToolCall("c2", "see", "{}"))
@@ -59,7 +61,30 @@ def _check(completion: Completion) -> None:
         assert 0 <= completion.usage.prompt_tokens < 2**33
 
 
-_ASSEMBLIES = [(OPENAI, ChatAssembly), (ANTHROPIC, MessageAssembly), (RESPONSES, ResponseAssembly)]
+_OF_OPENROUTER: dict[str, Any] = {
+    "reasoning_details": [{"type": "reasoning.text", "index": 0, "text": "Hm.", "signature": "s"}],
+    "tool_calls": [{"index": 2, "id": "c3", "type": "custom", "custom": {"name": "patch", "input": "x"}}],
+}
+
+
+def _answer_of_openrouter(reply: ModelReply) -> dict[str, Any]:
+    answer = OPENAI.answer(reply)
+    message = answer["choices"][0]["message"]
+    message |= {**_OF_OPENROUTER, "tool_calls": [*message["tool_calls"], *_OF_OPENROUTER["tool_calls"]]}
+    return answer
+
+
+OPENROUTER = replace(
+    OPENAI,
+    answer=_answer_of_openrouter,
+    begin=lambda: [*OPENAI.begin(), event({"choices": [{"index": 0, "delta": _OF_OPENROUTER}]})],
+)
+_ASSEMBLIES = [
+    (OPENAI, ChatAssembly),
+    (OPENROUTER, partial(ChatAssembly, with_details=True)),
+    (ANTHROPIC, MessageAssembly),
+    (RESPONSES, ResponseAssembly),
+]
 
 
 @pytest.mark.parametrize(("wire", "assembly"), _ASSEMBLIES)

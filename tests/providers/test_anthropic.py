@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.domain.errors import ProviderDown, ProviderOverflow, ProviderRefused, ProviderTimeout
-from app.domain.types import CompletionRequest, JsonObject
+from app.domain.types import CompletionRequest, Delta, JsonObject
 from app.providers.anthropic import messages_url
 from app.providers.catalogue_file import ModelEntry
 
@@ -577,3 +577,43 @@ async def test_stop_sequences_of_white_space_alone_are_left_out() -> None:
     assert body["stop_sequences"] == ["END\n"]
     for blank in ("\n\n", [" "], ""):
         assert "stop_sequences" not in await body_of([user("Hi")], options={"stop": blank})
+
+
+@pytest.mark.parametrize(("budget", "sent"), [(4095, 4095), (4096, 2048), (4097, 2048)])
+async def test_a_thinking_budget_is_below_the_output_limit(budget: int, sent: int) -> None:
+    endpoint = {"parameters": {"thinking": {"type": "enabled", "budget_tokens": budget}}}
+    body = await body_of([user("Hi")], max_output_tokens=4096, endpoint=endpoint)
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": sent}
+
+
+async def test_with_thinking_turned_off_the_options_of_sampling_are_sent() -> None:
+    endpoint = {"parameters": {"thinking": {"type": "disabled"}}}
+    body = await body_of([user("Hi")], options={"temperature": 0.5}, endpoint=endpoint)
+    assert (body["thinking"], body["temperature"]) == ({"type": "disabled"}, 0.5)
+
+
+async def test_the_schema_of_an_answer_stands_beside_the_output_config_of_the_catalogue() -> None:
+    schema = {"type": "object"}
+    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    endpoint = {"parameters": {"output_config": {"effort": "low"}}}
+    body = await body_of([user("Hi")], options={"response_format": wanted}, endpoint=endpoint)
+    assert body["output_config"] == {"effort": "low", "format": {"type": "json_schema", "schema": schema}}
+    assert (await body_of([user("Hi")], endpoint=endpoint))["output_config"] == {"effort": "low"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stream_is_requested_for_a_listener_alone(*, stream: bool) -> None:
+    deltas: list[Delta] = []
+    reply = ANTHROPIC.stream(ModelReply()) if stream else OK
+    async with serving(reply) as server, ANTHROPIC.provider_at(server.base_url) as provider:
+        await provider.complete(CompletionRequest([user("Hi")], 77), deltas.append if stream else None)
+    assert server.seen[0].json.get("stream") is (True if stream else None)
+
+
+@pytest.mark.parametrize("name", [None, "", 3, []], ids=repr)
+async def test_a_file_without_a_name_that_is_text_has_no_title(name: Any) -> None:
+    parts = [{"type": "file", "file": {"filename": name, "file_data": "data:text/plain,hi"}}]
+    (message,) = (await body_of([user(parts)]))["messages"]
+    source = {"type": "text", "media_type": "text/plain", "data": "hi"}
+    (block,) = message["content"]
+    assert {key: block[key] for key in block if key != "cache_control"} == {"type": "document", "source": source}

@@ -8,6 +8,7 @@ import tracemalloc
 import zlib
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
+from time import process_time
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ from .asking import REQUEST, answer_to, chat, failure_of, streamed
 from .hostile import HOSTILE, Hostile
 from .playing import threaded_serving
 from .server import Answer, Stream
-from .wires import ANTHROPIC, OPENAI, RESPONSES, ModelReply, Wire, event
+from .wires import ANTHROPIC, OPENAI, RESPONSES, ModelReply, Wire, event, response_event
 
 
 def to_nobody(_: Delta) -> None:
@@ -138,6 +139,29 @@ async def test_a_stream_has_so_many_bytes_without_an_event_and_no_more() -> None
     with pytest.raises(MalformedAnswerError, match="without an event"):
         await read_stream(chunks(), ChatAssembly(), DeltaTap(to_nobody))
     assert MOST_SILENT_BYTES * 0.9 < sent <= MOST_SILENT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("wire", "delta"),
+    [
+        (OPENAI, event({"choices": [{"delta": {"content": "x"}}]})),
+        (OPENAI, event({"choices": [{"delta": {"refusal": "x"}}]})),
+        (OPENAI, event({"choices": [{"delta": {"reasoning_content": "x"}}]})),
+        (RESPONSES, response_event("output_text.delta", output_index=0, delta="x")),
+        (RESPONSES, response_event("refusal.delta", output_index=0, delta="x")),
+        (RESPONSES, response_event("reasoning_text.delta", output_index=0, delta="x")),
+    ],
+)
+async def test_the_time_of_a_stream_grows_with_its_deltas_and_not_with_their_square(wire: Wire, delta: bytes) -> None:
+    async def chunks() -> AsyncGenerator[bytes]:
+        yield b"".join((*wire.begin(), *wire.fragments(ModelReply("Hello.", "Hm."))))
+        for _ in range(60):
+            yield delta * 1_000
+        yield b"".join(wire.end(ModelReply()))
+
+    began = process_time()
+    await read_stream(chunks(), _ASSEMBLIES[wire.name](), DeltaTap(to_nobody))
+    assert process_time() - began < 6  # it takes one second or two; with the square it was more than ten
 
 
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "identity, gzip", "br", "zstd", "gzip\r\ncontent-encoding: gzip"])

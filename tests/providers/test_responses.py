@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.domain.errors import ProviderRefused
 from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, Delta, PromptMessage
 from app.providers.responses_answer import ResponseAssembly
@@ -54,6 +55,77 @@ async def test_nothing_is_stored_at_the_provider_and_reasoning_comes_with_the_an
         "input": [{"role": "user", "content": "a"}],
     }
     assert "prompt_cache_key" not in await sent(cache_key="session", endpoint={"prompt_cache_key": False})
+
+
+async def test_a_stream_is_requested_for_a_listener_alone_and_no_cache_key_without_one() -> None:
+    request = CompletionRequest(messages=[{"role": "user", "content": "a"}], max_output_tokens=77)
+    deltas: list[Delta] = []
+    _, server = await answer_to(RESPONSES.stream(ModelReply()), request=request, on_delta=deltas.append)
+    body = server.seen[0].json
+    assert body.pop("stream") is True
+    assert body == await sent()
+    assert "prompt_cache_key" not in body
+
+
+_FULL = CompletionRequest(
+    messages=[
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "reasoning_blocks": [SEALED]},
+        {"role": "user", "content": "c"},
+    ],
+    max_output_tokens=77,
+    tools=[READ, PATCH],
+    response_schema={"type": "object"},
+    cache_key="session",
+    purpose="summary",
+)
+_ALL_PARTS = {"reasoning", "include", "prompt_cache_key", "custom", "text"}
+
+
+def _parts(body: dict[str, Any]) -> set[str]:
+    kinds = {item.get("type") for item in (*body["input"], *body["tools"])}
+    return _ALL_PARTS & {*body, *kinds}
+
+
+@pytest.mark.parametrize(
+    ("error", "left_out"),
+    [
+        ({"message": "Encrypted content could not be verified."}, "reasoning"),
+        ({"message": "No.", "code": "invalid_encrypted_content"}, "reasoning"),
+        ({"message": "No.", "param": "include"}, "include"),
+        ({"message": "Unknown parameter: 'prompt_cache_key'."}, "prompt_cache_key"),
+        ({"message": "Invalid value: 'custom'."}, "custom"),
+        ({"message": "No.", "param": "text"}, "text"),
+        ({"message": "'json_schema' is not supported."}, "text"),
+    ],
+)
+async def test_what_an_error_names_is_left_out_and_nothing_else(error: dict[str, str], left_out: str) -> None:
+    refusal = Answer({"error": {"type": "invalid_request_error", **error}}, 400)
+    answer, server = await answer_to(refusal, OK, request=_FULL)
+    first, second = (_parts(seen.json) for seen in server.seen)
+    assert (answer.text, first, first - second) == ("Hello.", _ALL_PARTS, {left_out})
+
+
+@pytest.mark.parametrize("message", ["No.", "Invalid value of 'top_p'.", "'prompt_cache_key' is too long."])
+async def test_a_refusal_of_something_else_is_an_error_at_once(message: str) -> None:
+    with pytest.raises(ProviderRefused) as raised:
+        await answer_to(Answer({"error": {"message": message}}, 400), OK, request=_FULL)
+    assert raised.value.attempts == 1
+
+
+async def test_a_model_that_gives_no_sealed_reasoning_is_asked_for_none_and_that_is_remembered() -> None:
+    refusal = Answer({"error": {"message": "Encrypted content is not supported with this model."}}, 400)
+    request = replace(_FULL, messages=[{"role": "user", "content": "a"}])
+    async with serving(refusal, OK) as server, RESPONSES.provider_at(server.base_url) as provider:
+        for _ in range(2):
+            await provider.complete(request)
+    assert ["include" in seen.json for seen in server.seen] == [True, False, False]
+
+
+async def test_the_schema_of_an_answer_stands_beside_the_other_members_of_its_text() -> None:
+    body = await sent(purpose="summary", response_schema={"type": "object"}, options={"verbosity": "low"})
+    wanted = {"type": "json_schema", "name": "summary", "schema": {"type": "object"}, "strict": False}
+    assert body["text"] == {"verbosity": "low", "format": wanted}
 
 
 async def test_the_conversation_is_sent_as_items_without_ids() -> None:

@@ -57,3 +57,29 @@ def test_an_event_that_never_ends_is_refused_while_it_is_read_and_heartbeats_are
 
 def test_the_error_field_of_older_llama_servers_is_an_event_named_error() -> None:
     assert read(b'error: {"code":400}\n\n') == [Event("error", b'{"code":400}')]
+
+
+def test_a_byte_order_mark_is_left_out_at_the_beginning_and_nowhere_else() -> None:
+    mark = "\ufeff".encode()
+    assert read(mark + b"data: a\n\n" + mark + b"data: b\n\ndata: " + mark + b"c\n\n") == [
+        Event("", b"a"),
+        Event("", mark + b"c"),
+    ]
+
+
+def test_a_line_feed_belongs_to_the_carriage_return_just_before_it_and_to_no_other() -> None:
+    assert read(b"data: a\r", b"\ndata: b\r\n", b"\n", b"data: c\n", b"\n") == [Event("", b"a\nb"), Event("", b"c")]
+
+
+def test_an_event_has_so_many_bytes_and_no_more_however_many_heartbeats_are_within_it() -> None:
+    heartbeats = b": heartbeat\n" * 100
+    assert read(b"data: x\n", heartbeats, b"data: y\n\n", most_event_bytes=50) == [Event("", b"x\ny")]
+    assert read(b"data: 6789\n", most_event_bytes=11) == [Event("", b"6789")]
+    with pytest.raises(MalformedAnswerError):
+        read(b"data: 6789\n", most_event_bytes=10)
+    with pytest.raises(MalformedAnswerError):
+        read(*([b"data: 6789\n" + heartbeats] * 10), most_event_bytes=50)
+
+
+def test_the_name_of_an_event_is_its_own() -> None:
+    assert read(b"event: \xff\ndata: a\n\ndata: b\n\n") == [Event("\ufffd", b"a"), Event("", b"b")]

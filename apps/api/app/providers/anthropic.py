@@ -32,13 +32,13 @@ from app.providers.catalogue_file import ModelEntry
 from app.providers.error_object import ErrorObject
 from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
-from app.providers.wire import fields_of, json_bytes, list_of, token_count
+from app.providers.wire import fields_of, json_bytes, list_of, reasoning_blocks, token_count
 
 _VERSION: Final = "2023-06-01"
 _COUNTING_TIMEOUT_S: Final = 3.0
 _COUNTED: Final = ("model", "messages", "system", "tools", "tool_choice", "thinking")
 _LEAST_THINKING_TOKENS: Final = 1_024
-_THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
+_THINKING_TYPES: Final = ("thinking", "redacted_thinking")
 _EPHEMERAL: Final[Mapping[str, str]] = {"type": "ephemeral"}
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,(.*)", re.DOTALL | re.ASCII)
 _IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -246,8 +246,7 @@ def _loop_begins(messages: Sequence[PromptMessage]) -> int:
 
 
 def _thinking_blocks(message: PromptMessage) -> list[JsonObject]:
-    blocks = [fields_of(block) for block in list_of(message.get("reasoning_blocks"))]
-    return [block for block in blocks if block.get("type") in _THINKING_TYPES]
+    return reasoning_blocks(message, *_THINKING_TYPES)
 
 
 def thinking_tokens(budget: int, max_output_tokens: int) -> int:

@@ -108,26 +108,20 @@ class MessageAssembly(Assembly):
             case "content_block_delta":
                 return self._grow(fields.get("index"), fields_of(fields.get("delta")))
             case "message_delta":
-                ended = fields_of(fields.get("delta"))
-                self._finish = ended.get("stop_reason") or self._finish
-                self._take_stop_sequence(ended.get("stop_sequence"))
+                self._end(fields_of(fields.get("delta")))
             case "message_stop":
                 self.is_over = True
             case _:
                 pass  # pings, the ends of blocks, and what the API may add
         return Delta()
 
-    def whole(self, answer: Any) -> Completion:
-        message = fields_of(answer)
-        if not isinstance(message.get("content"), list):
+    def read_whole(self, answer: JsonObject) -> None:
+        if not isinstance(answer.get("content"), list):
             raise MalformedAnswerError("the message carries no content")
-        self._begin(message)
-        for number, block in enumerate(answered_items(message["content"], "blocks")):
+        self._begin(answer)
+        for number, block in enumerate(answered_items(answer["content"], "blocks")):
             self._begin_block(number, fields_of(block))
-        self._finish = message.get("stop_reason")
-        self._take_stop_sequence(message.get("stop_sequence"))
-        self.rest()
-        return self.completion()
+        self._end(answer)
 
     def completion(self) -> Completion:
         blocks = [block.whole() for block in self._blocks]
@@ -154,6 +148,10 @@ class MessageAssembly(Assembly):
             if tokens is not None:
                 self._counts[name] = tokens or self._counts.get(name, 0)
             self.usage = _usage(self._counts)
+
+    def _end(self, delta: JsonObject) -> None:
+        self._finish = delta.get("stop_reason") or self._finish
+        self._take_stop_sequence(delta.get("stop_sequence"))
 
     def _begin_block(self, index: Any, block: JsonObject) -> Delta:
         """Adds a block, which may grow. Raises `MalformedAnswerError`."""

@@ -38,7 +38,7 @@ from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
 from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall, left_out
 from app.providers.responses import ResponsesModel
 from app.providers.transport import RetryPolicy
-from app.providers.wire import fields_of, json_bytes, list_of, token_count
+from app.providers.wire import fields_of, json_bytes, list_of, reasoning_blocks, token_count
 
 MOST_DIMENSIONS: Final = 4096
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
@@ -238,8 +238,8 @@ class _ChatCall(WireCall):
         whole = given if self.takes("malformed_arguments") else with_object_arguments(given)
         sent = {name: value for name, value in whole.items() if name not in omitted}
         if "tool_calls" in sent and ("reasoning_blocks" in given or not self.takes("unsigned_calls")):
-            sent["tool_calls"] = self._signed(sent["tool_calls"], given.get("reasoning_blocks", ()))
-        details = [block for block in given.get("reasoning_blocks", ()) if block.get("type") in DETAIL_TYPES]
+            sent["tool_calls"] = self._signed(sent["tool_calls"], reasoning_blocks(given, SIGNATURE))
+        details = reasoning_blocks(given, *DETAIL_TYPES)
         if details and self.takes("details"):
             sent["reasoning_details"] = details
         if not self.takes("long_call_ids"):
@@ -253,7 +253,7 @@ class _ChatCall(WireCall):
     def _signed(self, calls: Sequence[JsonObject], blocks: Sequence[JsonObject]) -> list[JsonObject]:
         """The tool calls of a message with the signatures that Gemini made them with. It requires that of the first."""
         signatures = {} if self.takes("unsigned_calls") else {calls[0]["id"]: _NO_SIGNATURE}
-        signatures |= {block.get("id"): block.get("signature") for block in blocks if block.get("type") == SIGNATURE}
+        signatures |= {str(block.get("id")): block.get("signature") for block in blocks}
         google = {name: {"google": {SIGNATURE: signature}} for name, signature in signatures.items()}
         return [{**call, "extra_content": google[call["id"]]} if call["id"] in google else call for call in calls]
 

@@ -21,7 +21,7 @@ from app.providers.wire import (
     MalformedAnswerError,
     answered_items,
     check_calls,
-    checked_call,
+    checked_calls,
     content_of,
     decode_json,
     fields_of,
@@ -33,7 +33,7 @@ from app.providers.wire import (
 )
 
 SIGNATURE: Final = "thought_signature"
-DETAIL_TYPES: Final = frozenset({"reasoning.text", "reasoning.summary", "reasoning.encrypted"})
+DETAIL_TYPES: Final = ("reasoning.text", "reasoning.summary", "reasoning.encrypted")
 """The types of OpenRouter's `reasoning_details`. openrouter.ai/docs/guides/best-practices/reasoning-tokens"""
 _OF_DETAIL: Final = ("type", "id", "format", "index", "text", "summary", "data", "signature")
 _IN_PIECES: Final = frozenset({"text", "summary"})
@@ -162,7 +162,7 @@ class ChatAssembly(Assembly):
         text, tagged = self._tagged.add(content)
         reasoning = named or tagged
         if text:  # what follows an answer is part of it
-            self._is_refusal = is_refusal and (self._is_refusal or not self._text.text)
+            self._is_refusal = is_refusal and (self._is_refusal or self._text.is_empty)
         called = _called(message)
         self._in_deltas = self._in_deltas or bool(delta and (text or reasoning or called))
         if called and not isinstance(called, list):
@@ -175,15 +175,12 @@ class ChatAssembly(Assembly):
             self._details.add([fields_of(detail) for detail in details], in_pieces=bool(delta))
         return Delta(self._text.add(text), self._reasoning.add(reasoning), bool(text) and self._is_refusal)
 
-    def whole(self, answer: Any) -> Completion:
-        fields = fields_of(answer)
-        choice = _first_choice(fields) or {}
+    def read_whole(self, answer: JsonObject) -> None:
+        choice = _first_choice(answer) or {}
         # Gemini's refusals have no message.
         if not isinstance(choice.get("message"), dict) and not choice.get("finish_reason"):
             raise MalformedAnswerError("the answer carries no message")
-        self._take(fields, {**choice, "index": 0})
-        self.rest()
-        return self.completion()
+        self._take(answer, {**choice, "index": 0})
 
     def rest(self) -> Delta:
         text, reasoning = self._tagged.rest()
@@ -250,10 +247,9 @@ class _CallInParts:
     is_custom: bool = False
     signature: str = ""
 
-    def whole(self, position: int) -> ToolCall:
+    def whole_arguments(self) -> str:
         text = "".join(self.arguments)
-        arguments = arguments_of(storable(text)) if self.is_custom else text or "{}"
-        return checked_call(self.identity, self.name, arguments, position)
+        return arguments_of(storable(text)) if self.is_custom else text or "{}"
 
     def has_whole_arguments(self) -> bool:
         """Whether the arguments came in one piece and are a JSON object. A piece is parsed once at most."""
@@ -277,7 +273,7 @@ class _CallFragments:
         self._room = room
         self._calls: list[_CallInParts] = []
         self._by_id: dict[str, _CallInParts] = {}
-        self._by_index: dict[int | str, _CallInParts] = {}
+        self._by_index: dict[int | str | None, _CallInParts] = {}
 
     def add(self, fragment: dict[str, Any]) -> None:
         """Takes the next fragment. Raises `MalformedAnswerError` when the answer has become too large."""
@@ -307,8 +303,8 @@ class _CallFragments:
             call.arguments.append(self._room.take(arguments))
 
     def whole(self) -> tuple[ToolCall, ...]:
-        """All calls. Raises as `checked_call`."""
-        return tuple(call.whole(position) for position, call in enumerate(self._calls))
+        """All calls. Raises as `checked_calls`."""
+        return checked_calls([(call.identity, call.name, call.whole_arguments()) for call in self._calls])
 
     def signature_blocks(self, whole: Sequence[ToolCall]) -> tuple[JsonObject, ...]:
         """What Gemini requires with its calls, given `whole`, in the next request: their signatures."""
@@ -322,7 +318,7 @@ class _CallFragments:
         self, index: int | str | None, identity: str, name: str, arguments: str | None
     ) -> _CallInParts | None:
         """The call that a fragment continues, or None when it begins a new one."""
-        call = None if index is None else self._by_index.get(index)
+        call = self._by_index.get(index)
         if identity in self._by_id:
             if call is not None and call.identity == identity:
                 return call

@@ -25,7 +25,7 @@ from app.providers.error_object import ErrorObject
 from app.providers.remote import Part, RemoteModel, WireCall, left_out
 from app.providers.responses_answer import REASONING, ResponseAssembly
 from app.providers.transport import RetryPolicy
-from app.providers.wire import fields_of, json_bytes
+from app.providers.wire import fields_of, json_bytes, reasoning_blocks
 
 _LEAST_OUTPUT_TOKENS: Final = 16
 """The API refuses a lower limit."""
@@ -129,8 +129,8 @@ def _items(
             items.append({"type": kind, "call_id": message["tool_call_id"], "output": _content(content)})
             continue
         if with_reasoning:
-            blocks = [block for block in message.get("reasoning_blocks", ()) if block.get("type") == REASONING]
-            items += [{**block, "summary": _summary(block["summary"])} for block in blocks]
+            blocks = reasoning_blocks(message, REASONING)
+            items += [{**block, "summary": _summary(block.get("summary"))} for block in blocks]
         if content:
             said = content_text(content) if role == "assistant" else _content(content)
             items.append({"role": role, "content": said})
@@ -145,7 +145,7 @@ def _items(
     return items
 
 
-def _summary(text: str) -> list[JsonObject]:
+def _summary(text: str | None) -> list[JsonObject]:
     return [{"type": "summary_text", "text": text}] if text else []
 
 

@@ -10,7 +10,7 @@ from app.domain.content import arguments_of
 from app.domain.types import Completion, Delta, FinishReason, JsonObject
 from app.providers.error_object import ErrorObject, error_object
 from app.providers.openai_answer import usage_of
-from app.providers.stream import Assembly, Event, StreamedError
+from app.providers.stream import Assembly, Event, ReplyRoom, StreamedError, TextFlow
 from app.providers.wire import (
     MOST_ITEMS,
     MalformedAnswerError,
@@ -44,12 +44,12 @@ class ResponseAssembly(Assembly):
 
     def __init__(self) -> None:
         super().__init__(())
-        self._calls: list[JsonObject] = []
+        self._calls: list[tuple[str, str, str]] = []
         self._blocks: list[JsonObject] = []
+        self._kept = ReplyRoom()  # what is kept of items may not be what their deltas had
         self._items = 0
         self._in_deltas: set[int | None] = set()
-        self._text_of: object = None
-        self._thought_of: object = None
+        self._part_of: dict[TextFlow, object] = {}
 
     def read(self, event: Event) -> Delta:
         if event.data.strip() in (b"", b"[DONE]"):  # gateways end with the mark of chat completions
@@ -59,7 +59,7 @@ class ResponseAssembly(Assembly):
         if kind == "error" or event.name == "error" or fields.get("error"):
             raise StreamedError(error_object(fields) or ErrorObject())
         if kind in _ENDS:
-            return self._end(fields_of(fields.get("response")), streamed=True)
+            return self._end(fields_of(fields.get("response")))
         place = _place(fields.get("output_index"))
         if kind == "response.output_item.done":
             return self._take(place, fields_of(fields.get("item")))
@@ -70,9 +70,10 @@ class ResponseAssembly(Assembly):
         if kind in _INPUTS:
             self._room.take(piece)
         if kind in _TEXTS:
-            return Delta(self._say(place, piece), is_refusal=self._refuses(kind == "response.refusal.delta"))
+            self._is_refusal = kind == "response.refusal.delta"
+            return Delta(self._add(self._text, place, piece), is_refusal=self._is_refusal)
         thought_of = (place, _place(fields.get("summary_index")))
-        return Delta(reasoning=self._think(thought_of, piece)) if kind in _THOUGHTS else Delta()
+        return Delta(reasoning=self._add(self._reasoning, thought_of, piece)) if kind in _THOUGHTS else Delta()
 
     def count(self, part: JsonObject) -> None:
         reported = fields_of(part.get("usage"))
@@ -81,26 +82,23 @@ class ResponseAssembly(Assembly):
         counts = {name: reported.get(own) for name, own in names.items()}
         self.usage = usage_of({**details, **counts, "total_tokens": reported.get("total_tokens")}) or self.usage
 
-    def whole(self, answer: Any) -> Completion:
-        response = fields_of(answer)
-        if not isinstance(response.get("output"), list):
+    def read_whole(self, answer: JsonObject) -> None:
+        if not isinstance(answer.get("output"), list):
             raise MalformedAnswerError("the response carries no output")
-        self._end(response, streamed=False)
-        self.rest()
-        return self.completion()
+        self._end(answer)
 
     def completion(self) -> Completion:
-        calls = [(call.get("call_id"), call.get("name"), call["arguments"]) for call in self._calls]
-        return self._completed(checked_calls(calls), tuple(self._blocks))
+        return self._completed(checked_calls(self._calls), tuple(self._blocks))
 
-    def _end(self, response: JsonObject, *, streamed: bool) -> Delta:
+    def _end(self, response: JsonObject) -> Delta:
         """Takes the response as it ended; of a stream that had no items, with those that it has."""
         self.count(response)
         self._model = model_name(response.get("model"))
         if response.get("status") in ("failed", "cancelled"):
             raise StreamedError(error_object(response) or ErrorObject())
         reason = fields_of(response.get("incomplete_details")).get("reason")
-        self._has_begun, self._finish, self.is_over = True, reason or response.get("status") or "completed", streamed
+        self._finish = reason or response.get("status") or "completed"
+        self._has_begun = self.is_over = True
         if self._items:
             return Delta()
         items = answered_items(response.get("output"), "items")
@@ -115,40 +113,35 @@ class ResponseAssembly(Assembly):
             raise MalformedAnswerError(f"it has more than {MOST_ITEMS} items")
         is_new, kind = place not in self._in_deltas, item.get("type")
         if kind == "message" and is_new:
-            texts = [self._say(place, text) for text in _texts(item.get("content"), "text", "refusal")]
+            texts = [self._add(self._text, place, text) for text in _texts(item.get("content"), "text", "refusal")]
             kinds = [fields_of(part).get("type") for part in list_of(item.get("content"))]
-            return Delta("".join(texts), is_refusal=self._refuses("refusal" in kinds))
+            self._is_refusal = "refusal" in kinds
+            return Delta("".join(texts), is_refusal=self._is_refusal)
         if kind == REASONING:
             return Delta(reasoning=self._take_reasoning(place, item, is_new=is_new))
         if kind in ("function_call", "custom_tool_call"):
-            given = item.get("arguments" if kind == "function_call" else "input")
-            text = given if isinstance(given, str) else ""
+            members = map(item.get, ("call_id", "name", "arguments" if kind == "function_call" else "input"))
+            identity, name, text = (self._kept.take(each if isinstance(each, str) else "") for each in members)
             arguments = (text or "{}") if kind == "function_call" else arguments_of(storable(text))
-            self._calls.append({**item, "arguments": self._room.take(arguments) if is_new else arguments})
+            self._calls.append((identity, name, self._room.take(arguments) if is_new else arguments))
         return Delta()
 
     def _take_reasoning(self, place: int | None, item: JsonObject, *, is_new: bool) -> str:
         """Keeps an item that the model can be given again: one whose reasoning is with it, encrypted."""
         digests, sealed = _texts(item.get("summary"), "text"), item.get("encrypted_content")
         if isinstance(sealed, str) and all(text == storable(text) for text in (sealed, *digests)):
-            kept = {"type": REASONING, "summary": _PARAGRAPH.join(digests)}
+            kept = {"type": REASONING, "summary": self._kept.take(_PARAGRAPH.join(digests))}
             self._blocks.append({**kept, "encrypted_content": self._room.take(sealed)})
         texts = digests or _texts(item.get("content"), "text")
-        return "".join(self._think((place, at), text) for at, text in enumerate(texts)) if is_new else ""
+        if not is_new:
+            return ""
+        return "".join(self._add(self._reasoning, (place, at), text) for at, text in enumerate(texts))
 
-    def _say(self, place: int | None, piece: str) -> str:
-        is_next = self._text.text and place != self._text_of
-        self._text_of = place
-        return self._text.add(f"{_PARAGRAPH}{piece}" if is_next else piece)
-
-    def _think(self, thought_of: object, piece: str) -> str:
-        is_next = self._reasoning.text and thought_of != self._thought_of
-        self._thought_of = thought_of
-        return self._reasoning.add(f"{_PARAGRAPH}{piece}" if is_next else piece)
-
-    def _refuses(self, is_refusal: bool) -> bool:
-        self._is_refusal = is_refusal
-        return is_refusal
+    def _add(self, flow: TextFlow, part: object, piece: str) -> str:
+        """Adds to the text or the reasoning, each part of which is a paragraph."""
+        is_next = not flow.is_empty and part != self._part_of.get(flow)
+        self._part_of[flow] = part
+        return flow.add(f"{_PARAGRAPH}{piece}" if is_next else piece)
 
 
 def _place(index: Any) -> int | None:

@@ -15,7 +15,7 @@ from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCa
 from app.providers.base import DeltaSink
 from app.providers.error_object import ErrorObject
 from app.providers.transport import AttemptError
-from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, stop_reason, storable
+from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, fields_of, stop_reason, storable
 
 MOST_EVENT_BYTES: Final = 1024 * 1024
 MOST_EVENTS: Final = 262_144
@@ -56,7 +56,7 @@ class EventReader:
         self._name = ""
         self._data: list[bytes] = []
         self._unfinished: list[bytes] = []
-        self._size = 0
+        self._size = self._size_before_line = 0
         self._after_cr = False
         self._at_start = True
 
@@ -90,7 +90,8 @@ class EventReader:
             line = line.removeprefix(_BYTE_ORDER_MARK)
         if not line:
             event = Event(self._name, b"\n".join(self._data)) if self._data else None
-            self._name, self._data, self._size = "", [], 0
+            self._name, self._data = "", []
+            self._size = self._size_before_line = 0
             return event
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
@@ -103,7 +104,8 @@ class EventReader:
             self._data.append(value)
         elif not name:
             # A comment: for hours there may be nothing but heartbeats, and they are no part of any event.
-            self._size = max(0, self._size - len(line) - 2)
+            self._size = self._size_before_line
+        self._size_before_line = self._size
         return None
 
 
@@ -176,8 +178,12 @@ class TextFlow:
         return self._passed_on(held)
 
     @property
+    def is_empty(self) -> bool:
+        return not self._pieces
+
+    @property
     def text(self) -> str:
-        """All that has been passed on."""
+        """All that has been passed on, joined anew at each call."""
         return "".join(self._pieces)
 
     def _passed_on(self, piece: str) -> str:
@@ -263,8 +269,14 @@ class Assembly(ABC):
         )
 
     @abstractmethod
+    def read_whole(self, answer: JsonObject) -> None:
+        """Takes an answer that was not streamed; raises `MalformedAnswerError`."""
+
     def whole(self, answer: Any) -> Completion:
         """Reads an answer that was not streamed; raises `MalformedAnswerError`."""
+        self.read_whole(fields_of(answer))
+        self.rest()
+        return self.completion()
 
     def rest(self) -> Delta:
         """The text that was held back, for the end of the stream."""

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import orjson
 
 from app.domain.content import is_nested_deeper
-from app.domain.types import ToolCall
+from app.domain.types import JsonObject, ToolCall
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
 """Most marks in one answer or event, also within texts: they determine how long parsing blocks the event loop."""
@@ -116,6 +116,12 @@ def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return [storable(content_of(message.get("content"))[0]) for message in messages]
 
 
+def reasoning_blocks(message: Mapping[str, Any], *kinds: str) -> list[JsonObject]:
+    """The blocks of these types that a message of the prompt has. An imported one may have blocks of any form."""
+    blocks = map(fields_of, list_of(message.get("reasoning_blocks")))
+    return [block for block in blocks if block.get("type") in kinds]
+
+
 def answered_items(value: Any, what: str) -> list[Any]:
     """As `list_of`; raises `MalformedAnswerError` for more than `MOST_ITEMS` items, which its message calls `what`."""
     items = list_of(value)
@@ -135,11 +141,7 @@ def check_calls(count: int) -> None:
         raise MalformedAnswerError(f"it calls more than {MOST_TOOL_CALLS} tools")
 
 
-def checked_call(identity: Any, name: Any, arguments: str, position: int) -> ToolCall:
-    """The `position`th tool call of an answer. Raises `MalformedAnswerError` when it names no tool.
-
-    A missing or too long id is replaced, because tool outputs refer to it.
-    """
+def _checked_call(identity: Any, name: Any, arguments: str, position: int) -> ToolCall:
     if not isinstance(name, str) or not name:
         raise MalformedAnswerError("a tool call names no tool")
     if len(name) > _MOST_NAME_CHARS:
@@ -152,9 +154,11 @@ def checked_call(identity: Any, name: Any, arguments: str, position: int) -> Too
 
 
 def checked_calls(calls: Sequence[tuple[Any, Any, str]]) -> tuple[ToolCall, ...]:
-    """The tool calls of an answer by their ids, names and arguments. Raises as `check_calls` and `checked_call`."""
+    """The tool calls of an answer by their ids, names and arguments. A missing or too long id is replaced, because tool
+    outputs refer to it. Raises `MalformedAnswerError` for too many calls, or when one names no tool.
+    """
     check_calls(len(calls))
-    return tuple(checked_call(*call, position) for position, call in enumerate(calls))
+    return tuple(_checked_call(*call, position) for position, call in enumerate(calls))
 
 
 def model_name(value: Any) -> str | None:
