@@ -30,6 +30,17 @@ def test_a_text_has_the_count_of_its_words(encoding: str, texts: list[str]) -> N
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
+@settings(max_examples=300)
+@given(texts=st.lists(_texts, min_size=1, max_size=6))
+def test_parts_that_begin_with_a_blank_have_the_count_of_the_text_that_they_are(
+    encoding: str, texts: list[str]
+) -> None:
+    whole, count = TOKENIZERS.estimator(encoding), ByWords(TOKENIZERS.estimator(encoding))
+    parts = [f"{'' if at == 0 else ' '}<{text}>" for at, text in enumerate(texts)]
+    assert count.of_parts(parts) == whole("".join(parts))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_long_words_and_many_words_are_counted_and_not_kept_for_ever(encoding: str) -> None:
     whole = TOKENIZERS.estimator(encoding)
     count = ByWords(TOKENIZERS.estimator(encoding))

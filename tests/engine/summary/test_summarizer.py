@@ -308,6 +308,7 @@ def _sendable(snapshot: Snapshot) -> list[Message]:
 def _document(prompt: SummarizerPrompt) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(prompt.messages[1]["content"])
     assert prompt.messages[1]["content"] == json.dumps(document, ensure_ascii=False)
+    assert all(part[0] == " " and part[-1] != " " for part in prompt.document[1:])
     return document
 
 

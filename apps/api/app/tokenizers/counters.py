@@ -240,6 +240,12 @@ class ByWords:
     def __call__(self, text: str) -> int:
         return self._short(text) if len(text) <= _SHORT_CHARS else self._long(text)
 
+    def of_parts(self, parts: Sequence[str]) -> int:
+        """Tokens of the joined parts. Each part but the first must begin with a space that has no blank before it."""
+        # Most parts are short and cached: a call of this object for each would take longer than the lookup.
+        of_parts = [self._short(part) if len(part) <= _SHORT_CHARS else self._long(part) for part in parts]
+        return sum(of_parts) if self._estimator.has_vocabulary else self._estimator("".join(parts))
+
     def _count(self, text: str) -> int:
         estimator, words = self._estimator, self._words
         if not estimator.has_vocabulary or not text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from app.domain.content import canonical_json
 from app.domain.frozen import replace
@@ -13,6 +13,16 @@ from app.domain.types import Content, JsonObject, Message, ToolCall, ToolDefinit
 from app.engine.messages.media import FLAT_IMAGE_TOKENS, ImageTokens, file_text, is_media, media_tokens
 
 Estimate: TypeAlias = Callable[[str], int]
+
+
+@runtime_checkable
+class EstimateOfParts(Protocol):
+    """An estimate that can count a text by its parts. Each part except the first begins with a space."""
+
+    def __call__(self, text: str, /) -> int: ...
+
+    def of_parts(self, parts: Sequence[str]) -> int: ...
+
 
 MESSAGE_FRAMING_TOKENS = 4
 """Role and delimiters of a message in the chat format (OpenAI's cookbook: three, and one for the role)."""
@@ -24,6 +34,11 @@ TOOL_CALL_FRAMING_TOKENS = 3
 TOOL_DEFINITION_FRAMING_TOKENS = 8
 _SEALED_CHARS_PER_TOKEN = 16 / 3
 """For base64 of encrypted text: four characters hold three bytes, and a token of text has about four bytes."""
+
+
+def tokens_of_parts(parts: Sequence[str], estimate: Estimate) -> int:
+    """The tokens of a text that is given in parts, each of which except the first begins with a space."""
+    return estimate.of_parts(parts) if isinstance(estimate, EstimateOfParts) else estimate("".join(parts))
 
 
 def framing_tokens(messages: int) -> int:
