@@ -305,10 +305,14 @@ class _Arguments:
     def read(self, call: Call, query: Mapping[str, str]) -> dict[str, Any]:
         """Raises `NotFound` for a path, and `InvalidRequest` for another parameter, that has no allowed value."""
         exchange, path = call.exchange, call.scope["path_params"]
-        arguments = {name: make(**made.read(call, query)) for name, make, made in self._made}
-        arguments |= {name: _path_value(name, path[name], exchange) for name in self._path_names}
-        arguments |= {each.argument: each.value(query, exchange.headers) for each in self._parameters}
-        return arguments if self._call_name is None else arguments | {self._call_name: call}
+        arguments: dict[str, Any] = {} if self._call_name is None else {self._call_name: call}
+        for name, make, made in self._made:
+            arguments[name] = make(**made.read(call, query))
+        for name in self._path_names:
+            arguments[name] = _path_value(name, path[name], exchange)
+        for each in self._parameters:
+            arguments[each.argument] = each.value(query, exchange.headers)
+        return arguments
 
 
 class _Parameter:

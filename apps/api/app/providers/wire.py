@@ -118,8 +118,8 @@ def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def reasoning_blocks(message: Mapping[str, Any], *kinds: str) -> list[JsonObject]:
     """The blocks of these types that a message of the prompt has. An imported one may have blocks of any form."""
-    blocks = map(fields_of, list_of(message.get("reasoning_blocks")))
-    return [block for block in blocks if block.get("type") in kinds]
+    stored = message.get("reasoning_blocks")
+    return [block for block in map(fields_of, list_of(stored)) if block.get("type") in kinds] if stored else []
 
 
 def answered_items(value: Any, what: str) -> list[Any]:
