@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import sys
 import tracemalloc
 import zlib
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
-from time import process_time
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from app.domain.types import Delta
 from app.providers.anthropic_answer import MessageAssembly
 from app.providers.openai_answer import ChatAssembly
 from app.providers.responses_answer import ResponseAssembly
-from app.providers.stream import MOST_EVENTS, MOST_SILENT_BYTES, Assembly, DeltaTap, read_stream
+from app.providers.stream import MOST_EVENTS, MOST_SILENT_BYTES, Assembly, DeltaTap, TextFlow, read_stream
 from app.providers.transport import MOST_ANSWER_BYTES
 from app.providers.wire import (
     MOST_JSON_MARKS,
@@ -152,16 +153,31 @@ async def test_a_stream_has_so_many_bytes_without_an_event_and_no_more() -> None
         (RESPONSES, response_event("reasoning_text.delta", output_index=0, delta="x")),
     ],
 )
-async def test_the_time_of_a_stream_grows_with_its_deltas_and_not_with_their_square(wire: Wire, delta: bytes) -> None:
+async def test_the_text_of_a_stream_is_not_joined_for_each_delta(wire: Wire, delta: bytes) -> None:
+    """Otherwise the time to read a stream would grow with the square of its deltas."""
+    joins = 0
+    join = TextFlow.text.fget
+    assert join is not None
+
+    def watch(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal joins
+        joins += event == "call" and frame.f_code is join.__code__
+
     async def chunks() -> AsyncGenerator[bytes]:
         yield b"".join((*wire.begin(), *wire.fragments(ModelReply("Hello.", "Hm."))))
-        for _ in range(60):
-            yield delta * 1_000
+        yield delta * 1_000
         yield b"".join(wire.end(ModelReply()))
 
-    began = process_time()
-    await read_stream(chunks(), _ASSEMBLIES[wire.name](), DeltaTap(to_nobody))
-    assert process_time() - began < 6  # it takes one second or two; with the square it was more than ten
+    assembly = _ASSEMBLIES[wire.name]()
+    sys.setprofile(watch)
+    try:
+        await read_stream(chunks(), assembly, DeltaTap(to_nobody))
+        of_stream = joins
+        assembly.completion()
+    finally:
+        sys.setprofile(None)
+    assert of_stream < 10
+    assert joins > of_stream, "the answer is joined once, and that is seen"
 
 
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "identity, gzip", "br", "zstd", "gzip\r\ncontent-encoding: gzip"])
