@@ -178,16 +178,17 @@ def with_given_policy(rt: Runtime, fields: JsonObject) -> JsonObject:
     return {**fields, "policy": given_policy(rt, fields["policy"])} if fields.get("policy") else fields
 
 
-def check_alias(rt: Runtime, alias: str | None) -> None:
-    """Raises `InvalidRequest` for an alias that the catalogue does not have; None is the default."""
-    if alias is not None and alias not in rt.catalogue.aliases:
+def check_alias(rt: Runtime, alias: str) -> None:
+    """Raises `InvalidRequest` for an alias that the catalogue does not have."""
+    if alias not in rt.catalogue.aliases:
         raise InvalidRequest(
             "The catalogue has no model of this alias; GET /v1/models lists what it has.", ("body", "model_alias")
         )
 
 
 def _check(rt: Runtime, fields: JsonObject) -> None:
-    check_alias(rt, fields.get("model_alias"))
+    if fields.get("model_alias") is not None:
+        check_alias(rt, fields["model_alias"])
     _check_known("mode", fields.get("mode"), rt.catalogue.instructions.modes)
     _check_known("agent_role", fields.get("agent_role"), rt.catalogue.instructions.roles)
     if fields.get("policy"):

@@ -165,7 +165,8 @@ def request_sha256(body: JsonObject) -> str:
 
 def turn_request(call: Call, body: schemas.TurnIn | schemas.RegenerateIn) -> TurnRequest:
     """The turn that a body requests. Raises `InvalidRequest`."""
-    check_alias(call.rt, body.model_alias)
+    if body.model_alias is not None:
+        check_alias(call.rt, body.model_alias)
     raw: JsonObject = call.raw_body
     has_own = isinstance(body, schemas.RegenerateIn)
     tools, tool_choice = chosen_tools(raw.get("tools") or (), raw.get("tool_choice"), has_own=has_own)
