@@ -27,7 +27,8 @@ from app.services.archive.transfer import SMALL_BYTES, export_session
 from app.services.heavy.child import JobFailed, Tools
 from app.services.heavy.jobs import HeavyJobs
 from app.services.sessions import list_sessions
-from app.services.views.simulation import SMALL_TURNS_DECIDED, THRESHOLDS, simulate
+from app.services.views import simulation
+from app.services.views.simulation import SMALL_TURNS_DECIDED, THRESHOLDS, simulate, variant_of
 from app.tokenizers.counters import Tokenizers
 from tests.services.service import NEWEST, TENANT, Service, ref_of, service
 
@@ -169,6 +170,56 @@ async def test_a_simulation_in_another_process_answers_what_one_here_does(databa
             here = await simulate(_with(at, jobs), ref_of(session.id), THRESHOLDS, ["offline"])
         assert here == there
         assert here["policies"][0]["summaries"]
+
+
+@pytest.fixture
+def _divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every simulation that is not small is divided, as on a machine with several cores."""
+    monkeypatch.setattr(simulation, "LARGE_TURNS_DECIDED", SMALL_TURNS_DECIDED + 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("_divided")
+async def test_a_simulation_divided_among_two_processes_answers_what_one_here_does(database_url: str) -> None:
+    presets = [variant_of(name) for name in ("post_turn", "guarded", "rolling", "allocated", "turn_atomic")]
+    async with service(database_url) as at:
+        session = await at.imported(CONVERSATION)
+        there = await simulate(at.rt, ref_of(session.id), presets)
+        assert len(at.rt.jobs.pids) == 2
+        with heavy_jobs(own_processes=False) as jobs:
+            assert await simulate(_with(at, jobs), ref_of(session.id), presets) == there
+        assert [each["name"] for each in there["policies"]] == [each.name for each in presets]
+        assert all(each["summaries"] or each["later_summaries"] for each in there["policies"])
+
+
+@pytest.mark.usefixtures("_divided")
+async def test_a_simulation_is_divided_only_if_no_other_job_is_at_work(database_url: str, tmp_path: Path) -> None:
+    async with service(database_url) as at:
+        session = await at.imported(CONVERSATION)
+        pipe = Pipe(tmp_path)
+        at_work = asyncio.create_task(pipe.hold_up(at.rt.jobs))
+        await pipe.reached()
+        await simulate(at.rt, ref_of(session.id), THRESHOLDS)
+        assert len(at.rt.jobs.pids) == 2, "that of the job, and one more"
+        at_work.cancel()
+        await asyncio.gather(at_work, return_exceptions=True)
+
+
+@pytest.mark.usefixtures("_divided")
+async def test_a_divided_simulation_of_which_one_process_is_killed_is_busy_and_the_next_is_whole(
+    database_url: str,
+) -> None:
+    async with service(database_url) as at:
+        session = await at.imported(CONVERSATION)
+        first = await simulate(at.rt, ref_of(session.id), THRESHOLDS)
+        killed, _ = at.rt.jobs.pids
+        with pytest.raises(ProcessBusy, match="nothing was stored"):
+            await simulate(
+                at.rt, ref_of(session.id), THRESHOLDS, progress=lambda _done, _of: os.kill(killed, signal.SIGKILL)
+            )
+        assert at.rt.jobs.has_room_for_two, "nothing is at work"
+        assert killed not in at.rt.jobs.pids
+        assert await simulate(at.rt, ref_of(session.id), THRESHOLDS) == first
 
 
 def _with(at: Service, jobs: HeavyJobs) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -64,6 +65,11 @@ class HeavyJobs:
     @property
     def pids(self) -> list[int]:
         return [child.pid for child in self._children]
+
+    @property
+    def has_room_for_two(self) -> bool:
+        """Whether two processes would end a job sooner than one: no other job is at work, and a processor is left."""
+        return self._own_processes and len(self._children) == len(self._idle) and (os.cpu_count() or 1) > 1
 
     @property
     def idle_pids(self) -> list[int]:

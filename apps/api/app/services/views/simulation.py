@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import datetime
+from itertools import chain
+from operator import itemgetter
+from typing import Any, Final
 
 import orjson
 
@@ -29,7 +33,11 @@ BATCH_TURNS = 25
 read while this one is computed."""
 SMALL_TURNS_DECIDED = 24
 """Turns times policies times models up to which a simulation runs in a thread (a tenth of a second)."""
+LARGE_TURNS_DECIDED = 2_000
+"""Turns times policies times models from which a simulation is divided among two processes (a second)."""
 MOST_TURNS_DECIDED = 15_000
+_COST_OF_RECALL: Final = 4
+"""What deciding a turn with recall costs, if one without costs 1."""
 Progress = Callable[[int, int], None]
 """Called after each batch with the turns done and the turns in all."""
 
@@ -77,24 +85,50 @@ async def simulate(
         pins = await store.dated_pins(tx, session.id)
         aliases = await store.stored_aliases(tx, session.id, through_seq)
     plan = _plan(rt, state, variants, model_aliases, through_seq, pins, aliases)
-    small = through_seq * len(plan.lanes) <= SMALL_TURNS_DECIDED
-    async with rt.jobs.job(SimulationJob, small=small) as job:
-        await job.do(SimulationJob.begin, plan)
+    decided = through_seq * len(plan.lanes)
+    divided = decided >= LARGE_TURNS_DECIDED and rt.jobs.has_room_for_two
+    parts = _halves(plan.lanes) if divided else [range(len(plan.lanes))]
+    async with AsyncExitStack() as stack:
+        jobs = [
+            await stack.enter_async_context(rt.jobs.job(SimulationJob, small=decided <= SMALL_TURNS_DECIDED))
+            for _ in parts
+        ]
+        lanes = [tuple(plan.lanes[at] for at in part) for part in parts]
+        plans = [replace(plan, lanes=lanes[0]), *(replace(plan, lanes=each, histories={}) for each in lanes[1:])]
+        await _all(*(job.do(SimulationJob.begin, each) for job, each in zip(jobs, plans, strict=True)))
         batch = await _batch(rt, session.id, 0, through_seq)
         while batch:
             done = batch[-1].seq
-            following = asyncio.create_task(_batch(rt, session.id, done, through_seq))
-            try:
-                await job.do(SimulationJob.feed, batch)
-                batch = await following
-            finally:  # also after an error
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+            following = _batch(rt, session.id, done, through_seq)
+            batch, *_ = await _all(following, *(job.do(SimulationJob.feed, batch) for job in jobs))
             if progress is not None:
                 progress(done, through_seq)
         async with rt.heavy.database.read_only() as tx:
             totals = await store.stored_totals(tx, session.id, through_seq)
-        return await job.do(SimulationJob.report, totals)
+        reports = await _all(*(job.do(SimulationJob.report, totals) for job in jobs))
+    policies = chain.from_iterable([report["policies"] for report in reports])
+    in_order = sorted(zip(chain.from_iterable(parts), policies, strict=True), key=itemgetter(0))
+    return {**reports[0], "policies": [policy for _, policy in in_order]}
+
+
+def _halves(lanes: Sequence[PlannedLane]) -> Sequence[Sequence[int]]:
+    """The places of the lanes in two parts that cost about the same, or in one part if there is one lane."""
+    parts: tuple[list[int], list[int]] = [], []
+    costs = [_COST_OF_RECALL if lane.setting.policy.recall.enabled else 1 for lane in lanes]
+    for at in sorted(range(len(lanes)), key=costs.__getitem__, reverse=True):
+        min(parts, key=lambda part: sum([costs[each] for each in part])).append(at)
+    return [part for part in parts if part]
+
+
+async def _all(*steps: Awaitable[Any]) -> list[Any]:
+    """The steps' results. After an error or a cancellation, none of them goes on."""
+    tasks = [asyncio.ensure_future(step) for step in steps]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _batch(rt: Runtime, session_id: SessionId, after_seq: int, through_seq: int) -> list[StoredTurn]:
