@@ -24,6 +24,7 @@ from app.domain.errors import InvalidRequest, ProcessBusy
 from app.domain.stored import Counters, NewHistory, NewRows
 from app.services.archive.new_rows import BodyReader, ImportJob
 from app.services.archive.transfer import SMALL_BYTES, export_session
+from app.services.heavy import jobs as heavy
 from app.services.heavy.child import JobFailed, Tools
 from app.services.heavy.jobs import HeavyJobs
 from app.services.sessions import list_sessions
@@ -173,10 +174,11 @@ async def test_a_simulation_in_another_process_answers_what_one_here_does(databa
 
 
 @pytest.fixture
-def _divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every simulation that is not small is divided, as on a machine with several cores."""
+def _divided(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every simulation that is not small is divided, as on a machine with several processors and no quota."""
     monkeypatch.setattr(simulation, "LARGE_TURNS_DECIDED", SMALL_TURNS_DECIDED + 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(heavy, "CPU_QUOTA", tmp_path / "none")
 
 
 @pytest.mark.usefixtures("_divided")
@@ -203,6 +205,20 @@ async def test_a_simulation_is_divided_only_if_no_other_job_is_at_work(database_
         assert len(at.rt.jobs.pids) == 2, "that of the job, and one more"
         at_work.cancel()
         await asyncio.gather(at_work, return_exceptions=True)
+
+
+@pytest.mark.usefixtures("_divided")
+@pytest.mark.parametrize(("quota", "processes"), [("200000 100000\n", 1), ("max 100000\n", 2)])
+async def test_a_simulation_is_not_divided_where_the_processors_time_is_limited(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, processes: int
+) -> None:
+    file = tmp_path / "cpu.max"
+    file.write_text(quota)
+    monkeypatch.setattr(heavy, "CPU_QUOTA", file)
+    async with service(database_url) as at:
+        session = await at.imported(CONVERSATION)
+        await simulate(at.rt, ref_of(session.id), THRESHOLDS)
+        assert len(at.rt.jobs.pids) == processes
 
 
 @pytest.mark.usefixtures("_divided")
@@ -367,6 +383,7 @@ import asyncio, time
 from uuid_utils.compat import uuid7
 from app.services.archive.new_rows import ImportJob
 from app.services.heavy.child import Tools
+from app.services.heavy import jobs as heavy
 from app.services.heavy.jobs import HeavyJobs
 from app.tokenizers.counters import Tokenizers
 

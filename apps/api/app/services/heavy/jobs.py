@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from io import BufferedRWPair
+from pathlib import Path
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from app.domain.errors import ProcessBusy
@@ -28,6 +29,8 @@ _START_S = 60.0
 _IDLE_S = 300.0
 """Seconds for which an idle process is kept: the next job then saves the second that a start takes."""
 _REAPED_WITHIN_S = 0.2
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""Linux' file with the processor time of a container: `max`, or microseconds in each period."""
 
 
 class Job(Generic[T]):
@@ -68,8 +71,14 @@ class HeavyJobs:
 
     @property
     def has_room_for_two(self) -> bool:
-        """Whether two processes would end a job sooner than one: no other job is at work, and a processor is left."""
-        return self._own_processes and len(self._children) == len(self._idle) and (os.cpu_count() or 1) > 1
+        """Whether a job may be divided among two processes: no other job is at work, and there are several processors,
+        of which the system gives this service no quota: two busy processes would use it up, and turns would wait."""
+        if not self._own_processes or len(self._children) > len(self._idle):
+            return False
+        with suppress(OSError):  # there is no such file outside containers, and on other systems
+            if not CPU_QUOTA.read_text().startswith("max"):
+                return False
+        return (os.cpu_count() or 1) > 1
 
     @property
     def idle_pids(self) -> list[int]:
