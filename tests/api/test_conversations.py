@@ -191,6 +191,19 @@ def test_items_that_can_not_be_stored_are_named_by_place_and_nothing_is(database
         assert len(sessions(at)) == 1
 
 
+def test_outputs_that_do_not_answer_the_open_calls_are_refused_as_the_items_that_they_are(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path) as at:
+        made = at.client.conversations.create(items=[user("Look up 1"), CALL])
+        with pytest.raises(openai.BadRequestError) as refused:
+            at.client.conversations.items.create(made.id, items=[output("c2", "two")])
+        assert refused.value.param == "items"
+        with pytest.raises(openai.BadRequestError) as unanswered:
+            at.client.responses.create(model="main", input=[output("c2", "two")], conversation=made.id)
+        assert unanswered.value.param == "input"
+
+
 def test_a_conversation_keeps_no_directions_of_a_refused_request(database_url: str, tmp_path: Path) -> None:
     long: Any = {"role": "developer", "content": "word " * 8000}
     brief: Any = {"role": "developer", "content": "Be brief."}

@@ -295,6 +295,29 @@ def test_a_name_of_the_clients_own_makes_its_session_and_finds_it(database_url: 
         assert answer.json()["error"]["param"] == "X-Session-Id"
 
 
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("Gespräch", "Gespräch".encode()),
+        ("Gespräch", "Gespräch".encode("latin-1")),
+        ("相談", "相談".encode()),
+        ("chat-🙂", "chat-🙂".encode()),
+    ],
+    ids=["UTF-8", "Latin-1", "UTF-8 of three bytes", "UTF-8 of four bytes"],
+)
+def test_a_name_is_the_same_in_a_header_of_either_encoding_and_in_the_body(
+    database_url: str, tmp_path: Path, name: str, header: bytes
+) -> None:
+    body: dict[str, Any] = {"model": "main", "messages": [user("Hi")]}
+    with chat_service(database_url, tmp_path, say("Hello.")) as at:
+        made = at.http.post("/v1/chat/completions", json=body, headers={b"X-Session-Id": header})
+        found = at.http.post("/v1/chat/completions", json=body | {"metadata": {"session_id": name}})
+        assert (made.status_code, found.status_code) == (200, 200)
+        session_id = made.headers["X-Session-Id"]
+        assert found.headers["X-Session-Id"] == session_id
+        assert at.http.get(f"/v1/sessions/{session_id}").json()["external_id"] == name
+
+
 def test_responses_take_the_header_and_recognize_a_full_history(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(4))) as at:
         items: list[Any] = []

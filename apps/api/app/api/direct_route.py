@@ -332,7 +332,7 @@ class _Parameter:
             text = query.get(self._name)
         else:
             header = headers.get(self._header)
-            text = None if header is None else header.decode("latin-1")
+            text = None if header is None else _header_text(header)
         if text is None:
             if self._missing is _MISSING:
                 raise InvalidRequest("The parameter is missing.", (self._source, self._name))
@@ -341,6 +341,14 @@ class _Parameter:
             return self._adapter.validate_python(text)
         except ValidationError as error:
             raise InvalidFields(places(error, text, self._source, self._name)) from None
+
+
+def _header_text(value: bytes) -> str:
+    """The text of a header. HTTP states no encoding: many clients send UTF-8, and browsers and Node Latin-1."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _check_is_json(exchange: Exchange) -> None:

@@ -169,7 +169,7 @@ def headers_of(error: PlimsollError) -> dict[str, str]:
 
 
 _FIELDS: Mapping[str, str] = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
-"""The field of the body that holds the messages, by path; `input` on other paths."""
+"""The field of the body that holds the messages, by path; `input` on other paths, but `items` of conversations."""
 _OTHERS = ("/v1/sessions", "/v1/policies", "/v1/events", "/v1/search", "/v1/messages")
 OVERFLOWS = frozenset({"context_budget_exceeded", "provider_context_overflow"})
 """Codes of problems that mean that the prompt is too long."""
@@ -207,10 +207,11 @@ def error_of(path: str, problem: JsonObject) -> JsonObject:
     """The `error` object for a request to this path, with the problem's own members."""
     code: str = problem["code"]
     status = status_of(problem)
+    others = "items" if path.startswith("/v1/conversations") else "input"
     return {
         "message": _overflow_message(problem) if code in OVERFLOWS else problem["detail"].removeprefix("body."),
         "type": _TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error"),
-        "param": _parameter(problem, _FIELDS.get(path, "input")),
+        "param": _parameter(problem, _FIELDS.get(path, others)),
         "code": _code(problem, status),
         **members_of(problem),
     }
