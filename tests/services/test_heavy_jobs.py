@@ -383,7 +383,6 @@ import asyncio, time
 from uuid_utils.compat import uuid7
 from app.services.archive.new_rows import ImportJob
 from app.services.heavy.child import Tools
-from app.services.heavy import jobs as heavy
 from app.services.heavy.jobs import HeavyJobs
 from app.tokenizers.counters import Tokenizers
 
