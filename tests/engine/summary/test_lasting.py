@@ -131,6 +131,69 @@ def test_what_the_user_forbids_stands_beside_what_was_forbidden_in_the_same_word
     assert set(texts_of(extract)) >= set(rules)
 
 
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (
+            "The ticket for the broken lamp in the hall on the second floor is OPS-4711.",
+            "The ticket for the broken lamp in the hall on the third floor is OPS-4712.",
+        ),
+        (
+            "Run the tests of the api with `make test-api` before each commit to the main branch.",
+            "Run the tests of the web with `make test-web` before each commit to the main branch.",
+        ),
+        ("Remind me to call Anna about the invoice.", "Remind me to call Bert about the invoice."),
+    ],
+)
+def test_values_of_different_things_and_different_tasks_are_kept_although_their_words_are_nearly_the_same(
+    statements: tuple[str, str],
+) -> None:
+    """The older one was lost, as if the newer one had replaced it."""
+    history, body = History(), _FORGETFUL
+    for text in (*statements, "We sailed to Oslo for a week."):
+        body = keep_lasting(_FORGETFUL, fold_of(history, text, previous=body), estimate)
+    assert set(texts_of(body, kept=True)) == set(statements)
+    assert set(texts_of(keep_lasting(_FORGETFUL, fold_of(history, *statements), estimate))) == set(statements)
+    ids = (fold_of(history, "So.").messages[0].id,)
+    newer = SummaryBody("A record.", action_items=(SummaryItem(statements[1], ids),))
+    assert texts_of(keep_lasting(newer, fold_of(history, *statements), estimate), kept=True) == [statements[0]]
+    previous = None
+    for texts in (statements, statements[:1], statements[1:]):
+        extract = fallback_summary(fold_of(history, *texts, previous=previous), estimate)
+        assert extract is not None
+        assert set(texts_of(extract)) >= set(statements)
+        previous = extract
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        (
+            "Always answer in French, whatever language I write to you in.",
+            "Always answer in German, whatever language I write to you in.",
+        ),
+        (
+            "The staging host is https://a.example.org/api for all of us here.",
+            "The staging host is https://b.example.org/api for all of us here.",
+        ),
+        ("Never use tabs in the code of the api.", "Never use tabs in the code of the api or docs."),
+    ],
+)
+def test_a_summary_without_a_model_has_what_replaced_a_statement_and_not_what_was_replaced(
+    older: str, newer: str
+) -> None:
+    """It had the older one, which cited the newer one's message as well."""
+    history = History()
+    for fold in (
+        fold_of(history, older, newer),
+        fold_of(history, newer, previous=fallback_summary(fold_of(history, older), estimate)),
+    ):
+        extract = fallback_summary(fold, estimate)
+        assert extract is not None
+        assert newer in texts_of(extract)
+        assert older not in texts_of(extract)
+
+
 def test_an_assistants_message_closes_a_task_or_a_question_of_the_previous_summary() -> None:
     history = History()
     task, question = "Please remind me to book a berth in Bergen.", "Do we run `pg_restore -j 4` for the ledger?"
