@@ -106,6 +106,47 @@ def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before:
 
 
 @pytest.mark.parametrize(
+    ("before", "later"),
+    [
+        ("Please remind me to book a berth in Bergen.", "Is the berth in Bergen booked yet?"),
+        ("Please remind me to book a berth in Bergen.", "Could you see if the berth in Bergen is booked?"),
+        ("Please remind me to book a berth in Bergen.", "The berth in Bergen is not booked yet."),
+        ("Please remind me to book a berth in Bergen.", "I haven’t booked the berth in Bergen."),
+        ("Please remind me to book a berth in Bergen.", "The berth in Bergen will be booked tomorrow."),
+        ("Please remind me to book a berth in Bergen.", "Once the berth in Bergen is booked, we will sail."),
+        ("Never write to the table ledger_entry.", "May I write to the table ledger_entry again?"),
+        ("Never write to the table ledger_entry.", "You may not write to the table ledger_entry again."),
+        ("Never write to the table ledger_entry.", "You may no longer write to the table ledger_entry."),
+        ("The port is 8443.", "Is the port 9443?"),
+    ],
+)
+def test_a_question_a_condition_and_what_is_not_so_close_nothing(before: str, later: str) -> None:
+    """The statement was lost from the next summary, as if the question had been its answer."""
+    history = History()
+    first = keep_lasting(_FORGETFUL, fold_of(history, before), estimate)
+    for fold in (fold_of(history, later, previous=first), fold_of(history, before, later)):
+        assert before in texts_of(keep_lasting(_FORGETFUL, fold, estimate), kept=True)
+    extract = fallback_summary(fold_of(history, later, previous=first), estimate)
+    assert extract is not None
+    assert before in texts_of(extract)
+
+
+def test_a_demand_in_the_form_of_a_question_lifts_what_was_forbidden() -> None:
+    history = History()
+    first = keep_lasting(_FORGETFUL, fold_of(history, _PLANTED[0]), estimate)
+    asked = fold_of(history, "Can you write to the table ledger_entry again from now on?", previous=first)
+    assert _PLANTED[0] not in texts_of(keep_lasting(_FORGETFUL, asked, estimate))
+
+
+def test_a_question_about_a_value_does_not_replace_it_in_a_summary_without_a_model() -> None:
+    value = "The staging host of the harbour project is db-7.example.org."
+    asked = "Is the staging host of the harbour project db-9.example.org?"
+    extract = fallback_summary(fold_of(History(), value, asked), estimate)
+    assert extract is not None
+    assert value in texts_of(extract)
+
+
+@pytest.mark.parametrize(
     "rules",
     [
         ("Never push to main.", "Never push to release."),
@@ -209,6 +250,7 @@ def test_an_assistants_message_closes_a_task_or_a_question_of_the_previous_summa
     assert kept_after("That sounds like a lovely week.") == {task, question}
     assert kept_after("The berth in Bergen is booked.") == {question}
     assert kept_after("For the ledger it needs one more flag.") == {task}
+    assert kept_after("Which flags do you use for the ledger?") == {task, question}
 
 
 @pytest.mark.parametrize("listed_as", SUMMARY_LISTS)

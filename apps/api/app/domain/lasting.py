@@ -17,7 +17,7 @@ from uuid import UUID
 
 from app.domain import cues
 from app.domain.frozen import frozen
-from app.domain.sentences import DEMAND, ReadSentence, Sentence, demands
+from app.domain.sentences import DEMAND, ReadSentence, Sentence, asks, demands
 from app.domain.types import MessageId, SummaryItem, SummaryList
 
 OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
@@ -115,10 +115,13 @@ def unfinished(carried: Sequence[PlacedSentence], new: Iterable[PlacedSentence])
 
 def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[int]:
     """The positions of the waiting items, which share words with the unit, that the unit closes."""
+    if _only_asks(unit.sentence):
+        return set()
     by_user = unit.role == "user"
-    possible, lower = unit.sentence.cues, unit.text.lower()
-    finishes = bool(possible & cues.FINISHES) and cues.FINISHED.search(lower) is not None
+    possible, lower = unit.sentence.cues, cues.plain(unit.text)
+    finishes = bool(possible & cues.FINISHES) and not asks(lower) and _reports_an_end(lower)
     lifts = by_user and bool(possible & cues.LIFTS) and cues.LIFTED.search(lower) is not None
+    still_forbids = lifts and cues.NOT_LIFTED.search(lower) is not None
     frame = _frame(unit) if by_user else None
     closed: set[int] = set()
     for waits in waiting:
@@ -126,11 +129,20 @@ def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[i
         if waits.kind in OPEN_KINDS and not forbids:
             is_closed = finishes or (waits.kind == "open_questions" and not by_user)
         elif waits.sentence.standing == DEMAND:
-            is_closed = lifts and _is_about(unit, waits)
+            is_closed = lifts and not (forbids and still_forbids) and _is_about(unit, waits)
         else:
             is_closed = frame is not None and frame == _frame(waits)
         closed |= {waits.position} if is_closed else set()
     return closed
+
+
+def _only_asks(sentence: Sentence) -> bool:
+    """Whether it is a question, and not a demand in the form of one ("Can you answer in French from now on?")."""
+    return sentence.kind == "open_questions" and cues.ASKED_OF_YOU.search(cues.plain(sentence.text)) is None
+
+
+def _reports_an_end(lower: str) -> bool:
+    return cues.FINISHED.search(lower) is not None and cues.NOT_FINISHED.search(lower) is None
 
 
 def _is_about(unit: PlacedSentence, demand: PlacedSentence) -> bool:
@@ -250,7 +262,7 @@ def without_replaced(units: Sequence[PlacedSentence]) -> list[PlacedSentence]:
     nearly the same, in other words."""
     newer, replaced = Taken(), set[int]()
     for unit in reversed(units):
-        if unit.role != "user" or not unit.sentence.standing:
+        if unit.role != "user" or not unit.sentence.standing or _only_asks(unit.sentence):
             continue
         same = newer.like(unit)
         if same is None:
