@@ -131,6 +131,45 @@ def test_a_question_a_condition_and_what_is_not_so_close_nothing(before: str, la
     assert before in texts_of(extract)
 
 
+@pytest.mark.parametrize(
+    ("before", "answer"),
+    [
+        (
+            "Never write to the table ledger_entry.",
+            "You may write to the table ledger_entry again now, it is no longer locked.",
+        ),
+        ("The port is 8443.", "The port is 9443."),
+    ],
+)
+def test_an_assistant_lifts_no_demand_of_the_user_and_replaces_no_value(before: str, answer: str) -> None:
+    history = History()
+    first = keep_lasting(_FORGETFUL, fold_of(history, before), estimate)
+    asked = SummaryItem("Who paints the boat?", (fold_of(history, "So.").messages[0].id,))
+    fold = fold_of(history, "Go on.", previous=replace(first, open_questions=(asked,)))
+    user, reply = fold.turns[0].messages
+    turn = replace(fold.turns[0], messages=(user, replace(reply, content=answer)))
+    assert before in texts_of(keep_lasting(_FORGETFUL, replace(fold, turns=(turn,)), estimate), kept=True)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "You may open the table ledger_entry again.",
+        "Since the crew never has time for it in winter, Ines may take the old boat out to write letters again.",
+    ],
+)
+def test_what_is_allowed_again_lifts_only_what_forbade_it(later: str) -> None:
+    history = History()
+    first = keep_lasting(_FORGETFUL, fold_of(history, _PLANTED[0]), estimate)
+    body = keep_lasting(_FORGETFUL, fold_of(history, later, previous=first), estimate)
+    assert _PLANTED[0] in texts_of(body, kept=True)
+
+
+def test_a_command_replaces_what_forbade_the_same() -> None:
+    fold = fold_of(History(), "Never push to main.", "Always push to main.")
+    assert texts_of(keep_lasting(_FORGETFUL, fold, estimate), kept=True) == ["Always push to main."]
+
+
 def test_a_demand_in_the_form_of_a_question_lifts_what_was_forbidden() -> None:
     history = History()
     first = keep_lasting(_FORGETFUL, fold_of(history, _PLANTED[0]), estimate)
@@ -216,6 +255,14 @@ def test_values_of_different_things_and_different_tasks_are_kept_although_their_
         (
             "The staging host is https://a.example.org/api for all of us here.",
             "The staging host is https://b.example.org/api for all of us here.",
+        ),
+        (
+            "Our staging host is https://a.example.org/api for all of us here.",
+            "Our newest staging host is https://b.example.org/api for all of us here.",
+        ),
+        (
+            "Run the tests of the api with `make test-api` before each commit to the main branch.",
+            "Run the tests of the api with `make check-api` before each commit to the main branch.",
         ),
         ("Never use tabs in the code of the api.", "Never use tabs in the code of the api or docs."),
     ],
