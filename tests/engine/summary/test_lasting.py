@@ -165,6 +165,16 @@ def test_what_is_allowed_again_lifts_only_what_forbade_it(later: str) -> None:
     assert _PLANTED[0] in texts_of(body, kept=True)
 
 
+def test_a_decision_of_the_previous_summary_that_states_something_is_kept() -> None:
+    history = History()
+    ids = (fold_of(history, "So.").messages[0].id,)
+    decided = "We decided to cut over on 14 March."
+    agreed = ("We agreed!", "So we have decided to sail on 14 March, too.", "We decided to go on like this.")
+    decisions = tuple(SummaryItem(text, ids) for text in (decided, *agreed))
+    fold = fold_of(history, "We sailed to Oslo for a week.", previous=SummaryBody("A record.", decisions=decisions))
+    assert texts_of(keep_lasting(_FORGETFUL, fold, estimate), kept=True) == [decided]
+
+
 def test_a_command_replaces_what_forbade_the_same() -> None:
     fold = fold_of(History(), "Never push to main.", "Always push to main.")
     assert texts_of(keep_lasting(_FORGETFUL, fold, estimate), kept=True) == ["Always push to main."]
