@@ -106,6 +106,97 @@ def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before:
 
 
 @pytest.mark.parametrize(
+    ("before", "later"),
+    [
+        ("Please remind me to book a berth in Bergen.", "Is the berth in Bergen booked yet?"),
+        ("Please remind me to book a berth in Bergen.", "Could you see if the berth in Bergen is booked?"),
+        ("Please remind me to book a berth in Bergen.", "The berth in Bergen is not booked yet."),
+        ("Please remind me to book a berth in Bergen.", "I haven’t booked the berth in Bergen."),
+        ("Please remind me to book a berth in Bergen.", "The berth in Bergen will be booked tomorrow."),
+        ("Please remind me to book a berth in Bergen.", "Once the berth in Bergen is booked, we will sail."),
+        ("Never write to the table ledger_entry.", "May I write to the table ledger_entry again?"),
+        ("Never write to the table ledger_entry.", "You may not write to the table ledger_entry again."),
+        ("Never write to the table ledger_entry.", "You may no longer write to the table ledger_entry."),
+        ("The port is 8443.", "Is the port 9443?"),
+    ],
+)
+def test_a_question_a_condition_and_what_is_not_so_close_nothing(before: str, later: str) -> None:
+    """The statement was lost from the next summary, as if the question had been its answer."""
+    history = History()
+    first = keep_lasting(_FORGETFUL, fold_of(history, before), estimate)
+    for fold in (fold_of(history, later, previous=first), fold_of(history, before, later)):
+        assert before in texts_of(keep_lasting(_FORGETFUL, fold, estimate), kept=True)
+    extract = fallback_summary(fold_of(history, later, previous=first), estimate)
+    assert extract is not None
+    assert before in texts_of(extract)
+
+
+@pytest.mark.parametrize(
+    ("before", "answer"),
+    [
+        (
+            "Never write to the table ledger_entry.",
+            "You may write to the table ledger_entry again now, it is no longer locked.",
+        ),
+        ("The port is 8443.", "The port is 9443."),
+    ],
+)
+def test_an_assistant_lifts_no_demand_of_the_user_and_replaces_no_value(before: str, answer: str) -> None:
+    history = History()
+    first = keep_lasting(_FORGETFUL, fold_of(history, before), estimate)
+    question = "Do we run `pg_restore -j 4` for the ledger?"  # while one waits, what assistants say may close something
+    asked = SummaryItem(question, (fold_of(history, "So.").messages[0].id,))
+    fold = fold_of(history, "Go on.", previous=replace(first, open_questions=(asked,)))
+    user, reply = fold.turns[0].messages
+    turn = replace(fold.turns[0], messages=(user, replace(reply, content=answer)))
+    assert before in texts_of(keep_lasting(_FORGETFUL, replace(fold, turns=(turn,)), estimate), kept=True)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "You may open the table ledger_entry again.",
+        "Since the crew never has time for it in winter, Ines may take the old boat out to write letters again.",
+    ],
+)
+def test_what_is_allowed_again_lifts_only_what_forbade_it(later: str) -> None:
+    history = History()
+    first = keep_lasting(_FORGETFUL, fold_of(history, _PLANTED[0]), estimate)
+    body = keep_lasting(_FORGETFUL, fold_of(history, later, previous=first), estimate)
+    assert _PLANTED[0] in texts_of(body, kept=True)
+
+
+def test_a_decision_of_the_previous_summary_that_states_something_is_kept() -> None:
+    history = History()
+    ids = (fold_of(history, "So.").messages[0].id,)
+    decided = "We decided to cut over on 14 March."
+    agreed = ("We agreed!", "So we have decided to sail on 14 March, too.", "We decided to go on like this.")
+    decisions = tuple(SummaryItem(text, ids) for text in (decided, *agreed))
+    fold = fold_of(history, "We sailed to Oslo for a week.", previous=SummaryBody("A record.", decisions=decisions))
+    assert texts_of(keep_lasting(_FORGETFUL, fold, estimate), kept=True) == [decided]
+
+
+def test_a_command_replaces_what_forbade_the_same() -> None:
+    fold = fold_of(History(), "Never push to main.", "Always push to main.")
+    assert texts_of(keep_lasting(_FORGETFUL, fold, estimate), kept=True) == ["Always push to main."]
+
+
+def test_a_demand_in_the_form_of_a_question_lifts_what_was_forbidden() -> None:
+    history = History()
+    first = keep_lasting(_FORGETFUL, fold_of(history, _PLANTED[0]), estimate)
+    asked = fold_of(history, "Can you write to the table ledger_entry again from now on?", previous=first)
+    assert _PLANTED[0] not in texts_of(keep_lasting(_FORGETFUL, asked, estimate))
+
+
+def test_a_question_about_a_value_does_not_replace_it_in_a_summary_without_a_model() -> None:
+    value = "The staging host of the harbour project is db-7.example.org."
+    asked = "Is the staging host of the harbour project db-9.example.org?"
+    extract = fallback_summary(fold_of(History(), value, asked), estimate)
+    assert extract is not None
+    assert value in texts_of(extract)
+
+
+@pytest.mark.parametrize(
     "rules",
     [
         ("Never push to main.", "Never push to release."),
@@ -131,6 +222,77 @@ def test_what_the_user_forbids_stands_beside_what_was_forbidden_in_the_same_word
     assert set(texts_of(extract)) >= set(rules)
 
 
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (
+            "The ticket for the broken lamp in the hall on the second floor is OPS-4711.",
+            "The ticket for the broken lamp in the hall on the third floor is OPS-4712.",
+        ),
+        (
+            "Run the tests of the api with `make test-api` before each commit to the main branch.",
+            "Run the tests of the web with `make test-web` before each commit to the main branch.",
+        ),
+        ("Remind me to call Anna about the invoice.", "Remind me to call Bert about the invoice."),
+    ],
+)
+def test_values_of_different_things_and_different_tasks_are_kept_although_their_words_are_nearly_the_same(
+    statements: tuple[str, str],
+) -> None:
+    """The older one was lost, as if the newer one had replaced it."""
+    history, body = History(), _FORGETFUL
+    for text in (*statements, "We sailed to Oslo for a week."):
+        body = keep_lasting(_FORGETFUL, fold_of(history, text, previous=body), estimate)
+    assert set(texts_of(body, kept=True)) == set(statements)
+    assert set(texts_of(keep_lasting(_FORGETFUL, fold_of(history, *statements), estimate))) == set(statements)
+    ids = (fold_of(history, "So.").messages[0].id,)
+    newer = SummaryBody("A record.", action_items=(SummaryItem(statements[1], ids),))
+    assert texts_of(keep_lasting(newer, fold_of(history, *statements), estimate), kept=True) == [statements[0]]
+    previous = None
+    for texts in (statements, statements[:1], statements[1:]):
+        extract = fallback_summary(fold_of(history, *texts, previous=previous), estimate)
+        assert extract is not None
+        assert set(texts_of(extract)) >= set(statements)
+        previous = extract
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        (
+            "Always answer in French, whatever language I write to you in.",
+            "Always answer in German, whatever language I write to you in.",
+        ),
+        (
+            "The staging host is https://a.example.org/api for all of us here.",
+            "The staging host is https://b.example.org/api for all of us here.",
+        ),
+        (
+            "Our staging host is https://a.example.org/api for all of us here.",
+            "Our newest staging host is https://b.example.org/api for all of us here.",
+        ),
+        (
+            "Run the tests of the api with `make test-api` before each commit to the main branch.",
+            "Run the tests of the api with `make check-api` before each commit to the main branch.",
+        ),
+        ("Never use tabs in the code of the api.", "Never use tabs in the code of the api or docs."),
+    ],
+)
+def test_a_summary_without_a_model_has_what_replaced_a_statement_and_not_what_was_replaced(
+    older: str, newer: str
+) -> None:
+    """It had the older one, which cited the newer one's message as well."""
+    history = History()
+    for fold in (
+        fold_of(history, older, newer),
+        fold_of(history, newer, previous=fallback_summary(fold_of(history, older), estimate)),
+    ):
+        extract = fallback_summary(fold, estimate)
+        assert extract is not None
+        assert newer in texts_of(extract)
+        assert older not in texts_of(extract)
+
+
 def test_an_assistants_message_closes_a_task_or_a_question_of_the_previous_summary() -> None:
     history = History()
     task, question = "Please remind me to book a berth in Bergen.", "Do we run `pg_restore -j 4` for the ledger?"
@@ -146,6 +308,7 @@ def test_an_assistants_message_closes_a_task_or_a_question_of_the_previous_summa
     assert kept_after("That sounds like a lovely week.") == {task, question}
     assert kept_after("The berth in Bergen is booked.") == {question}
     assert kept_after("For the ledger it needs one more flag.") == {task}
+    assert kept_after("Which flags do you use for the ledger?") == {task, question}
 
 
 @pytest.mark.parametrize("listed_as", SUMMARY_LISTS)

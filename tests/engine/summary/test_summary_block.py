@@ -60,6 +60,23 @@ def test_a_summary_that_fits_is_left_alone(body: SummaryBody) -> None:
     assert fit_summary(body, estimate(render_summary(body)), estimate) == body
 
 
+def test_a_summary_whose_characters_are_escaped_is_cut_with_few_counts_of_it() -> None:
+    """Each item that had to leave cost a count of the whole summary: some hundred in a large window."""
+    items = tuple(SummaryItem(f"{number} {'<>&' * 100}", ()) for number in range(400))
+    counted_chars = 0
+
+    def counting(text: str) -> int:
+        nonlocal counted_chars
+        counted_chars += len(text)
+        return estimate(text)
+
+    body = SummaryBody("Markup.", key_facts=items)
+    fitted = fit_summary(body, 20_000, counting)
+    assert fitted is not None
+    assert 19_000 < estimate(render_summary(fitted)) <= 20_000
+    assert counted_chars < 20 * len(render_summary(body))
+
+
 def test_the_text_of_a_fitted_summary_has_two_fifths_beside_items_and_all_of_the_room_without_any() -> None:
     text, items = text_of(2000), tuple(SummaryItem(text_of(20, number), ()) for number in range(100))
     room = 1000 - estimate(render_summary(SummaryBody("")))

@@ -14,7 +14,7 @@ from app.engine.recall.ranking import evicted_among
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.recalled import RECALL_NOTE
 from app.engine.window.snapshot import Snapshot
-from tests.engine.histories import GUARDED, History, estimate, said_by, snapshot_of
+from tests.engine.histories import GUARDED, History, budget_of, estimate, said_by, snapshot_of
 from tests.engine.readings import rebuild
 
 SHOWN = ContextPolicy(show_time=True, summarize_when="never")
@@ -86,9 +86,11 @@ def test_lines_never_take_a_prompt_over_what_fires_a_prune() -> None:
         assert not decided.window.beside or decided.window.input_tokens < 0.9 * budget
 
 
-def recalling_snapshot(names: tuple[str | None, ...] = (None,)) -> Snapshot:
+def recalling_snapshot(
+    names: tuple[str | None, ...] = (None,), days: tuple[float, ...] = (0, 0.01, 3, 3.01, 7)
+) -> Snapshot:
     history = History()
-    old = tuple(said_by(names[at % len(names)], turn) for at, turn in enumerate(_turns(history, 0, 0.01, 3, 3.01, 7)))
+    old = tuple(said_by(names[at % len(names)], turn) for at, turn in enumerate(_turns(history, *days)))
     summary = replace(history.summary(SummaryBody("Earlier.")), to_message_seq=old[-1].messages[-1].seq)
     raw = _turns(history, 9)
     asked = history.turn(user_tokens=30, status=TurnStatus.RUNNING)
@@ -117,6 +119,23 @@ def test_a_small_block_has_no_lines_that_would_displace_messages() -> None:
     texts = _sent(recalling_snapshot(), replace(GUARDED, recall=Recall(max_share=0.25)))
     assert RECALL_NOTE in texts
     assert not _lines(texts)
+
+
+def test_messages_of_many_days_that_do_not_all_fit_are_chosen_with_one_count_for_each_line() -> None:
+    """Each message that was tried counted the lines of all days before it again."""
+    snapshot = recalling_snapshot(days=tuple(-at for at in range(60, 0, -1)))
+    counted: list[str] = []
+
+    def counting(text: str) -> int:
+        counted.append(text)
+        return estimate(text)
+
+    snapshot = replace(snapshot, policy=GUARDED, budget=budget_of(2400))
+    decided = plan(snapshot, counting, may_summarize=False)
+    days = {message.said_at for turn in snapshot.evicted.turns for message in turn.messages}
+    recalled = len(decided.window.log.recalled)
+    assert 10 < recalled < sum(len(turn.messages) for turn in snapshot.evicted.turns)
+    assert len([text for text in counted if text.endswith("2023]")]) <= len(days) + 1
 
 
 def test_names_are_sent_with_their_messages_and_cost_what_they_cost() -> None:

@@ -153,14 +153,24 @@ _TASKS: Final = r"\bto-?do\b|\baction item|\bremind (?:me|us) (?:to|about)\b|\bf
 TASK: Final = re.compile(_TASKS)
 """In the user's words, a task for someone to do, as opposed to the user's own plans."""
 ACTION: Final = re.compile(rf"\bi(?:'ll| will)\b|\bnext(?: step|,|:)|\bwe(?:'ll| will| should)\b|{_TASKS}")
-FINISHED: Final = re.compile(
+_DONE: Final = (
     r"\b(?:done|finished|completed?|ready|sent|fixed|merged|closed|shipped|ordered|paid|signed|booked|delivered|solved"
     r"|resolved|cancell?ed|no longer)\b"
 )
+FINISHED: Final = re.compile(_DONE)
+NOT_FINISHED: Final = re.compile(
+    rf"(?:\bnot|n't|\bnever|\b(?:to|must|should|shall|will|'ll|would) be)(?: \w+){{0,3}} {_DONE}"
+    rf"|\b(?:if|once|unless|until|when)\b[^,;]*{_DONE}"
+)
+"""What is not done yet, or a condition: in a text that `FINISHED` matches, not a report."""
 LIFTED: Final = re.compile(
     r"\b(?:no longer|any ?more|from now on|instead|lifted|never mind)\b"
     r"|\b(?:can|may|allowed to|fine to|ok(?:ay)? to)\b.*\b(?:now|again|after all)\b|\bnow (?:can|may)\b"
 )
+NOT_LIFTED: Final = re.compile(r"\b(?:can|may|must) (?:not|no longer|never)\b|\bcan'?t\b|\bcannot\b|\bnot allowed\b")
+"""What forbids: in a text that `LIFTED` matches, it does not lift what was forbidden."""
+ASKED_OF_YOU: Final = re.compile(r"\b(?:can|could|will|would) you\b")
+"""A demand in the form of a question."""
 GOAL: Final = re.compile(
     r"\b(?:i|we)(?:'m| am|'re| are|'d| would|'ve| have)? ?(?:finally )?(?:want|need|like|love|look|try|plan|hope|build"
     r"|mov|work|open|have to)|\b(?:help (?:me|us)|(?:goal|aim|task) is)\b"

@@ -31,6 +31,7 @@ from app.domain.lasting import (
     stands,
     telling_words,
     unfinished,
+    without_replaced,
 )
 from app.domain.sentences import ReadSentence, Sentence, may_finish, proposes_only, read_lasting, read_sentence
 from app.domain.statements import statements
@@ -180,7 +181,7 @@ def gather(
     with words of `focus` have more weight. The time is about linear in the number of characters.
     """
     units, others = _units(sources, context, read, focus)
-    new = sorted(units, key=_best_first)
+    new = sorted(without_replaced(units), key=_best_first)
     if previous is None:
         return Material(new)
     closing = (unit for unit in others if unit.sentence.cues & (cues.FINISHES | cues.LIFTS))
@@ -316,7 +317,7 @@ def _choose(
         cost = len(unit.sentence.text) + (joint_chars if chosen else 0)
         if cost > room_chars or unit.position in taken.units:
             continue
-        if (same := taken.like(unit.sentence.words)) is not None:
+        if (same := taken.like(unit)) is not None:
             taken.add_sources(same, unit)
             continue
         taken.add(unit)

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from app.domain import cues
 from app.domain.frozen import frozen
-from app.domain.sentences import DEMAND, ReadSentence, Sentence, demands
+from app.domain.sentences import DEMAND, ReadSentence, Sentence, asks, demands
 from app.domain.types import MessageId, SummaryItem, SummaryList
 
 OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
@@ -42,6 +42,8 @@ _CHANGING: Final = frozenset((
     "now", "sorry", "switched", "to", "was", "we",
 ))  # fmt: skip
 """Words that only say that a value is, or has become, what it is: "the port is 8443", "the port is now 9443"."""
+_MAY_LAST: Final = frozenset(("user", ""))
+"""Roles of statements that may outlast summaries: the user's own, and those of the previous summary."""
 
 SourceId: TypeAlias = str | UUID  # the caller's own ids of its messages
 
@@ -113,10 +115,13 @@ def unfinished(carried: Sequence[PlacedSentence], new: Iterable[PlacedSentence])
 
 def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[int]:
     """The positions of the waiting items, which share words with the unit, that the unit closes."""
+    if _only_asks(unit.sentence):
+        return set()
     by_user = unit.role == "user"
-    possible, lower = unit.sentence.cues, unit.text.lower()
-    finishes = bool(possible & cues.FINISHES) and cues.FINISHED.search(lower) is not None
+    possible, lower = unit.sentence.cues, cues.plain(unit.text)
+    finishes = bool(possible & cues.FINISHES) and not asks(lower) and _reports_an_end(lower)
     lifts = by_user and bool(possible & cues.LIFTS) and cues.LIFTED.search(lower) is not None
+    still_forbids = lifts and cues.NOT_LIFTED.search(lower) is not None
     frame = _frame(unit) if by_user else None
     closed: set[int] = set()
     for waits in waiting:
@@ -124,11 +129,20 @@ def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[i
         if waits.kind in OPEN_KINDS and not forbids:
             is_closed = finishes or (waits.kind == "open_questions" and not by_user)
         elif waits.sentence.standing == DEMAND:
-            is_closed = lifts and _is_about(unit, waits)
+            is_closed = lifts and not (forbids and still_forbids) and _is_about(unit, waits)
         else:
             is_closed = frame is not None and frame == _frame(waits)
         closed |= {waits.position} if is_closed else set()
     return closed
+
+
+def _only_asks(sentence: Sentence) -> bool:
+    """Whether it is a question, and not a demand in the form of one ("Can you answer in French from now on?")."""
+    return sentence.kind == "open_questions" and cues.ASKED_OF_YOU.search(cues.plain(sentence.text)) is None
+
+
+def _reports_an_end(lower: str) -> bool:
+    return cues.FINISHED.search(lower) is not None and cues.NOT_FINISHED.search(lower) is None
 
 
 def _is_about(unit: PlacedSentence, demand: PlacedSentence) -> bool:
@@ -154,11 +168,32 @@ def telling_words(sentence: Sentence) -> list[str]:
     return [word for word in sentence.words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii()]
 
 
-def _forbids_another(words: Sequence[str], other: Sentence) -> bool:
-    """Whether both forbid something, in the same words but for the one that says what: neither replaces the other."""
-    forbidding = cues.FORBIDDING_WORDS.intersection(words)
-    is_alike = bool(forbidding) and len(words) == len(other.words) and forbidding.issubset(other.words)
-    return is_alike and sum(map(ne, words, other.words)) == 1 and (other.standing == DEMAND or demands(other.text))
+def _states_another(unit: PlacedSentence, other: PlacedSentence) -> bool:
+    """Whether neither of two sentences with many of the same words replaces the other: both forbid something, or both
+    are tasks, in the same words but for the one that says what; or a user gave values of different things in them."""
+    one, two = unit.sentence, other.sentence
+    if len(one.words) == len(two.words) and sum(map(ne, one.words, two.words)) == 1:
+        forbidding = cues.FORBIDDING_WORDS.intersection(one.words)
+        if forbidding and forbidding.issubset(two.words) and (two.standing == DEMAND or demands(two.text)):
+            return True
+        if _hands_over(one) and _hands_over(two):
+            return True
+    if not (one.standing and two.standing and _MAY_LAST.issuperset((unit.role, other.role))):
+        return False
+    return _has_own_value(one, two) and _has_own_value(two, one)
+
+
+def _hands_over(sentence: Sentence) -> bool:
+    return cues.TASK.search(sentence.text.lower()) is not None
+
+
+def _has_own_value(one: Sentence, other: Sentence) -> bool:
+    """Whether `one` has an exact value, and a word that says what it is of, that `other` lacks."""
+    commands = [text.strip("`").lower() for text in _QUOTED.findall(one.text) if text not in other.text]
+    quoted = set(" ".join(commands).split())
+    own = {word for word in one.words if word not in other.words}
+    exact = {word for word in own if word in quoted or _EXACT_WORD.search(word)}
+    return bool(exact) and not own <= exact | _CHANGING
 
 
 @frozen
@@ -169,8 +204,9 @@ class Taken:
     """By position, with the ids of all sources that say the same."""
     by_word: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
 
-    def like(self, words: tuple[str, ...]) -> int | None:
-        """The position of a unit that says the same as these words, or None."""
+    def like(self, unit: PlacedSentence) -> int | None:
+        """The position of a unit that says the same as this one, or None."""
+        words = unit.sentence.words
         known = [*filter(None, map(self.by_word.get, words))]
         if not known or len(known) < _SAME_WORDS_RATIO * len(words):
             return None
@@ -178,10 +214,10 @@ class Taken:
         if max(candidates.values()) < _SAME_WORDS_RATIO * len(words):
             return None
         for other, shared in candidates.most_common(3):
-            if _forbids_another(words, self.units[other].sentence):
-                continue
+            near = self.units[other]
             says_it_all = shared >= _CONTAINED_WORDS_RATIO * len(words)
-            if says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *self.units[other].sentence.words}):
+            says_the_same = says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *near.sentence.words})
+            if says_the_same and not _states_another(unit, near):
                 return other
         return None
 
@@ -221,6 +257,21 @@ def lasting(units: Sequence[PlacedSentence], sentences: Iterable[PlacedSentence]
     return [*reversed(still[len(carried) :]), *reversed(carried[:_MOST_LASTING])]
 
 
+def without_replaced(units: Sequence[PlacedSentence]) -> list[PlacedSentence]:
+    """The units, given in time order, without demands and exact values of the user that a later one replaces: it says
+    nearly the same, in other words."""
+    newer, replaced = Taken(), set[int]()
+    for unit in reversed(units):
+        if unit.role != "user" or not unit.sentence.standing or _only_asks(unit.sentence):
+            continue
+        same = newer.like(unit)
+        if same is None:
+            newer.add(unit)
+        elif set(unit.sentence.words) != set(newer.units[same].sentence.words):
+            replaced.add(unit.position)
+    return [unit for unit in units if unit.position not in replaced]
+
+
 def left_out(
     units: Sequence[PlacedSentence],
     items: Iterable[SummaryItem],
@@ -236,7 +287,7 @@ def left_out(
     missing: set[int] = set()
     holding: list[PlacedSentence] = []
     for unit in units:
-        same = taken.like(unit.sentence.words)
+        same = taken.like(unit)
         if same is not None and same > _LAST_OF_A_SUMMARY:
             continue  # replaced by a newer one
         holding.append(unit)
@@ -258,7 +309,7 @@ def _lasting_first(unit: PlacedSentence) -> tuple[bool, int]:
 
 
 def is_task(unit: PlacedSentence) -> bool:
-    return unit.kind == "action_items" and cues.TASK.search(unit.text.lower()) is not None
+    return unit.kind == "action_items" and _hands_over(unit.sentence)
 
 
 def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:
@@ -267,7 +318,7 @@ def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:
     shared = Counter(chain.from_iterable([taken.by_word.get(word, ()) for word in telling]))
     for place, words in shared.most_common(3):
         other = taken.units[place]
-        if _forbids_another(unit.sentence.words, other.sentence):
+        if _states_another(unit, other):
             continue
         cites_it = not set(unit.source_ids).isdisjoint(other.source_ids)
         ratio = _FINISHED_WORDS_RATIO if cites_it else _RESTATED_WORDS_RATIO

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -84,19 +85,46 @@ def fit_summary(body: SummaryBody, cap_tokens: int, estimate: Estimate) -> Summa
     room -= estimate(text)
     lasts = {item: item.kept or read_sentence(item.text).standing > 0 for item in body.items}
     fitted = SummaryBody(text, **_newest_in_turn(body, lasts, room, estimate))
-    while estimate(render_summary(fitted)) > cap_tokens:
-        lists = _lists_of(fitted)
-        field = next((field for field in reversed(_FIELDS) if lists[field]), None)
-        if field is not None:
-            left = list(lists[field])
-            left.remove(min(left, key=lasts.__getitem__))  # the oldest of those that last least
-            fitted = replace(fitted, **{field: tuple(left)})
-        elif fitted.summary_text:
-            shorter = _beginning(fitted.summary_text, len(fitted.summary_text) * 9 // 10)
-            fitted = replace(fitted, summary_text=shorter)
-        else:
-            return None
+    fitted = _with_fewer_items(fitted, lasts, lambda body: estimate(render_summary(body)) <= cap_tokens)
+    while fitted.summary_text and not fitted.items and estimate(render_summary(fitted)) > cap_tokens:
+        shorter = _beginning(fitted.summary_text, len(fitted.summary_text) * 9 // 10)
+        fitted = replace(fitted, summary_text=shorter)
     return fitted if fitted.summary_text or fitted.items else None
+
+
+def _with_fewer_items(
+    body: SummaryBody, lasts: Mapping[SummaryItem, bool], fits: Callable[[SummaryBody], bool]
+) -> SummaryBody:
+    """The body without as many items as needed: those of the last list first, there the oldest of those that last
+    least. If it does not fit without any either, it has none."""
+    fields = {field: getattr(body, field) for field in reversed(_FIELDS)}
+    leaving = [(field, at) for field, items in fields.items() for at in _least_lasting_first(items, lasts)]
+
+    def without(count: int) -> SummaryBody:
+        if not count:
+            return body
+        left = set(leaving[count:])
+        lists = {
+            field: [each for at, each in enumerate(items) if (field, at) in left] for field, items in fields.items()
+        }
+        return replace(body, **{field: tuple(items) for field, items in lists.items()})
+
+    return without(fewest(len(leaving), lambda count: fits(without(count))))
+
+
+def _least_lasting_first(items: Sequence[SummaryItem], lasts: Mapping[SummaryItem, bool]) -> list[int]:
+    return sorted(range(len(items)), key=lambda at: lasts[items[at]])
+
+
+def fewest(most: int, suffices: Callable[[int], bool]) -> int:
+    """The smallest number, from 0 to `most`, that suffices, if all larger ones do too; else `most`. Small numbers are
+    tried first, and the tries grow with the logarithm of the number: each may count a whole summary."""
+    if suffices(0):
+        return 0
+    count = 1
+    while count < most and not suffices(count):
+        count *= 2
+    return bisect_left(range(most + 1), True, min(count // 2 + 1, most), min(count, most), key=suffices)
 
 
 def _newest_in_turn(

@@ -13,7 +13,7 @@ from app.domain.sentences import read_sentence
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate
-from app.engine.summary.block import fit_summary, render_summary
+from app.engine.summary.block import fewest, fit_summary, render_summary
 from app.engine.summary.fold import Fold
 
 _CHARS_PER_TOKEN: Final = 4
@@ -84,10 +84,12 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
 
 def _within(body: SummaryBody, kept: Sequence[PlacedSentence], cap_tokens: int, estimate: Estimate) -> SummaryBody:
     """The summary with as many of the units as its cap allows; the name of a list that was empty needs tokens too."""
-    while kept:
-        added = {name: [item_of(unit, kept=True) for unit in kept if unit.kind == name] for name in SUMMARY_LISTS}
-        whole = replace(body, **{name: (*added[name], *items) for name, items in body.lists.items()})
-        if estimate(render_summary(whole)) <= cap_tokens:
-            return whole
-        kept = kept[:-1]
-    return body
+
+    def with_units(units: Sequence[PlacedSentence]) -> SummaryBody:
+        added = {name: [item_of(unit, kept=True) for unit in units if unit.kind == name] for name in SUMMARY_LISTS}
+        return replace(body, **{name: (*added[name], *items) for name, items in body.lists.items()}) if units else body
+
+    def fits_without(count: int) -> bool:
+        return estimate(render_summary(with_units(kept[: len(kept) - count]))) <= cap_tokens
+
+    return with_units(kept[: len(kept) - fewest(len(kept), fits_without)])

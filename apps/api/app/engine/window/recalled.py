@@ -10,6 +10,7 @@ lines of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import cache, partial
 from typing import Final
 
 from app.domain.audit import CLEARED
@@ -72,14 +73,15 @@ def bring_back(window: Window) -> Window:
     most_tokens = most_recalled_tokens(text, recall, window.budget.input_budget)
     is_dated = window.snapshot.policy.show_time or most_tokens >= _LEAST_DATED_TOKENS
     day = day_said if is_dated else nobodys_day
+    line_of = cache(partial(day_item, region="recall", estimate=window.estimate))  # asked for with every unit
     first = _before_rounds(window)
     is_pruned = first is not window and any(action.reason != CLEARED for action in window.log.actions)
-    chosen = () if is_pruned else _chosen(first, note.tokens, most_tokens, day)
+    chosen = () if is_pruned else _chosen(first, note.tokens, most_tokens, day, line_of)
     if not chosen:
         return window
     items: list[PromptItem] = [note]
     rows: list[Recalled] = []
-    lines = _lines(window, {day(unit.messages[0]) for unit, _ in chosen})
+    lines = _lines(window, {day(unit.messages[0]) for unit, _ in chosen}, line_of)
     end = len(window.past)
     days = [each for each in window.added if each[0] < end]
     today = [(end, lines.pop(None))] if None in lines else window.added[len(days) :]
@@ -107,25 +109,29 @@ def _before_rounds(window: Window) -> Window:
     )
 
 
-def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, PromptItem]:
+def _lines(
+    window: Window, days: Collection[int | None], line_of: Callable[[int], PromptItem]
+) -> dict[int | None, PromptItem]:
     """A day line for each of the days but the running turn's. If there are any, the running turn's own line is added
     with the key None, unless the window has it already."""
     today = day_said(window.snapshot.current.messages[0])
-    lines: dict[int | None, PromptItem] = {
-        day: day_item(day, "recall", window.estimate) for day in days if day is not None and day != today
-    }
+    lines: dict[int | None, PromptItem] = {day: line_of(day) for day in days if day is not None and day != today}
     if lines and today is not None and not any(at == len(window.past) for at, _ in window.added):
-        lines[None] = day_item(today, "recall", window.estimate)
+        lines[None] = line_of(today)
     return lines
 
 
 def _chosen(
-    window: Window, note_tokens: int, most_tokens: int, day: Callable[[Message], int | None]
+    window: Window,
+    note_tokens: int,
+    most_tokens: int,
+    day: Callable[[Message], int | None],
+    line_of: Callable[[int], PromptItem],
 ) -> tuple[tuple[Unit, Candidate], ...]:
     evicted = window.snapshot.evicted
 
     def has_room(tokens: int, messages: int, days: Collection[int | None]) -> bool:
-        lines = [line.tokens for line in _lines(window, days).values()]
+        lines = [line.tokens for line in _lines(window, days, line_of).values()]
         more, more_messages = tokens + note_tokens + sum(lines), messages + 1 + len(lines)
         if more > most_tokens:
             return False
