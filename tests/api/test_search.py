@@ -85,3 +85,15 @@ def test_messages_of_all_sessions_are_found_by_what_their_excerpts_show_and_not_
     client.post(f"/v1/sessions/{new_session(client)}/turns", json=body).raise_for_status()
     hits = client.get("/v1/search", params={"q": words}).json()["items"]
     assert ("user" in [hit["role"] for hit in hits]) is is_found
+
+
+@pytest.mark.parametrize("words", ['the "best" C:\\trip', '"BEST"', "c:\\Trip", "trip\\2"])
+@pytest.mark.parametrize("field", ["metadata", "room_goal"])
+def test_a_session_is_found_by_a_title_and_a_goal_with_quotes_and_backslashes(
+    client: httpx.Client, field: str, words: str
+) -> None:
+    text = 'To the "best" C:\\trip\\2'
+    made = client.post("/v1/sessions", json={field: {"title": text} if field == "metadata" else text}).json()
+    new_session(client)
+    found = client.get("/v1/sessions", params={"q": words}).json()["items"]
+    assert [session["id"] for session in found] == [made["id"]]

@@ -13,12 +13,11 @@ from operator import itemgetter
 from uuid import UUID
 
 import numpy as np
-import orjson
 
 from app.db.database import Fetched, Transaction
 from app.db.driver import Record
 from app.db.messages import AS_STORED, NOT_REJECTED, SAID_AT, message_from_row
-from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, by_seq, in_any_case, insert_from, paged, sql
+from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, by_seq, in_any_case_as_json, insert_from, paged, sql
 from app.db.tables import message_vectors
 from app.domain.types import STATUS_OF, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 
@@ -194,7 +193,7 @@ async def messages_with_words(
         limit,
         session_ids=list(after_seqs),
         after_seqs=list(after_seqs.values()),
-        patterns=[in_any_case(orjson.dumps(word)[1:-1].decode()) for word in words],
+        patterns=[in_any_case_as_json(word) for word in words],
         before_id=before[0],
         before_seq=before[1],
         most_of_each=most_of_each,
