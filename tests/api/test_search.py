@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 
 from tests.api.conftest import assert_problem, new_session
 
@@ -58,3 +59,41 @@ def test_messages_of_all_sessions_are_found_by_all_the_words_newest_session_firs
                 break
             query["cursor"] = page["next_cursor"]
         assert paged == [hit["message_id"] for hit in whole["items"]], limit
+
+
+@pytest.mark.parametrize("words", [r"C:\logs", r"c:\logs\pump.txt", '"leak"', '"leak":', r"\d+", 'Jo"e:', 'jo"e: find'])
+def test_messages_of_all_sessions_are_found_by_words_with_quotes_and_backslashes(
+    client: httpx.Client, words: str
+) -> None:
+    text = r'find \d+ as "leak": in C:\logs\pump.txt'
+    posted: list[str] = []
+    for body in ({"content": text, "name": 'Jo"e'}, {"content": [{"type": "text", "text": f'Jo"e: {text}'}]}):
+        turn = client.post(f"/v1/sessions/{new_session(client)}/turns", json=body).json()["turn"]
+        posted.insert(0, turn["id"])
+    hits = client.get("/v1/search", params={"q": words}).json()["items"]
+    assert [hit["turn_id"] for hit in hits if hit["role"] == "user"] == posted
+
+
+@pytest.mark.parametrize(
+    ("words", "is_found"), [("gauge", True), ("image_url", True), ("aGauge", False), ("base64", False), ("type", False)]
+)
+def test_messages_of_all_sessions_are_found_by_what_their_excerpts_show_and_not_by_the_data_of_an_image(
+    client: httpx.Client, words: str, is_found: bool
+) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGaugeZZ"}}
+    body = {"content": [{"type": "text", "text": "The gauge"}, image]}
+    client.post(f"/v1/sessions/{new_session(client)}/turns", json=body).raise_for_status()
+    hits = client.get("/v1/search", params={"q": words}).json()["items"]
+    assert ("user" in [hit["role"] for hit in hits]) is is_found
+
+
+@pytest.mark.parametrize("words", ['the "best" C:\\trip', '"BEST"', "c:\\Trip", "trip\\2"])
+@pytest.mark.parametrize("field", ["metadata", "room_goal"])
+def test_a_session_is_found_by_a_title_and_a_goal_with_quotes_and_backslashes(
+    client: httpx.Client, field: str, words: str
+) -> None:
+    text = 'To the "best" C:\\trip\\2'
+    made = client.post("/v1/sessions", json={field: {"title": text} if field == "metadata" else text}).json()
+    new_session(client)
+    found = client.get("/v1/sessions", params={"q": words}).json()["items"]
+    assert [session["id"] for session in found] == [made["id"]]

@@ -17,7 +17,7 @@ import numpy as np
 from app.db.database import Fetched, Transaction
 from app.db.driver import Record
 from app.db.messages import AS_STORED, NOT_REJECTED, SAID_AT, message_from_row
-from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, by_seq, in_any_case, insert_from, paged, sql
+from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, by_seq, in_any_case_as_json, insert_from, paged, sql
 from app.db.tables import message_vectors
 from app.domain.types import STATUS_OF, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 
@@ -97,8 +97,13 @@ _FOUND = paged(
     ("content",),
 )
 
-# The JSON of a text differs from the text only in quotes, backslashes and line ends, which no word has. `ALL`
-# reads a message once, and looks for no further word after one that it lacks.
+# What an excerpt shows, as JSON: not the data of an image, in which any short word occurs. A subquery over the parts
+# would be the text itself, but no node of a Citus cluster would run it beside its messages.
+_SHOWN = """CASE WHEN jsonb_typeof(m.content) = 'array'
+                THEN jsonb_path_query_array(m.content, '$[*] ? (@.type == "text").text')
+                    || jsonb_path_query_array(m.content, '$[*].type ? (@ != "text")')
+                ELSE m.content END"""
+# `ALL` looks for no further word after one that a message lacks.
 _WITH_WORDS = paged(
     f"""
     SELECT f.session_id, f.message_id, f.turn_id, t.seq AS turn_seq, f.seq, f.role, f.content, f.name, f.said_at
@@ -107,7 +112,8 @@ _WITH_WORDS = paged(
             row_number() OVER (PARTITION BY m.session_id ORDER BY m.seq DESC) AS place
         FROM unnest(CAST(:session_ids AS uuid[]), CAST(:after_seqs AS bigint[])) AS s(id, after_seq)
         JOIN messages m ON m.session_id = s.id AND m.seq > s.after_seq AND NOT m.withdrawn
-        WHERE coalesce(m.name || ': ', '') || CAST(m.content AS text) ~ ALL (CAST(:patterns AS text[]))
+        WHERE coalesce(CAST(to_jsonb(m.name || ': ') AS text), '') || CAST({_SHOWN} AS text)
+            ~ ALL (CAST(:patterns AS text[]))
     ) f
     JOIN turns t ON t.session_id = f.session_id AND t.id = f.turn_id
     WHERE f.place <= :most_of_each AND (f.session_id, f.seq) < (CAST(:before_id AS uuid), CAST(:before_seq AS bigint))
@@ -187,7 +193,7 @@ async def messages_with_words(
         limit,
         session_ids=list(after_seqs),
         after_seqs=list(after_seqs.values()),
-        patterns=[in_any_case(word) for word in words],
+        patterns=[in_any_case_as_json(word) for word in words],
         before_id=before[0],
         before_seq=before[1],
         most_of_each=most_of_each,

@@ -31,6 +31,7 @@ from app.db.sql import (
     UNANSWERED,
     binds,
     in_any_case,
+    in_any_case_as_json,
     insert_from,
     insert_row,
     json_rows,
@@ -117,8 +118,8 @@ _SEARCH = paged(
     FROM sessions s LEFT JOIN LATERAL ({FIRST_INPUT}) first ON true
     WHERE s.tenant_id = :tenant_id AND s.id < :before
         AND s.id >= :horizon
-        AND concat_ws(' ', s.id, left(s.room_goal, {_SEARCHED_GOAL_CHARS}), s.mode, s.agent_role,
-            s.model_alias, s.metadata, first.first_input) ~ :pattern
+        AND (concat_ws(' ', s.id, left(s.room_goal, {_SEARCHED_GOAL_CHARS}), s.mode, s.agent_role,
+            s.model_alias, s.metadata, first.first_input) ~ :pattern OR CAST(s.metadata AS text) ~ :pattern_of_json)
     ORDER BY s.id DESC LIMIT :limit
     """,
     _SIZED,
@@ -218,7 +219,8 @@ async def search_sessions(
     continue the search, None when all sessions have been searched."""
     horizon = await tx.fetchval(_HORIZON, tenant_id=tenant_id, before=before, most=most_looked_through - 1)
     within = {"tenant_id": tenant_id, "before": before, "horizon": horizon or UUID(int=0)}
-    return await tx.fetch_page(Session, _SEARCH, limit, **within, pattern=in_any_case(words)), horizon
+    patterns = {"pattern": in_any_case(words), "pattern_of_json": in_any_case_as_json(words)}
+    return await tx.fetch_page(Session, _SEARCH, limit, **within, **patterns), horizon
 
 
 # Of several sessions with the same past (forks): first one that already got this request, of which this is a retry;

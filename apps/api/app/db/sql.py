@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast, get_args
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
@@ -55,6 +56,11 @@ def in_any_case(text: str) -> str:
     """A regular expression of Postgres for the text in any case. `lower` of a server depends on its locale: with `C`,
     as the embedded one has it, it knows the letters of ASCII only, and with a Turkish one `I` becomes `ı`."""
     return "".join(map(_letter_in_any_case, text))
+
+
+def in_any_case_as_json(text: str) -> str:
+    """The same for a text that has to be found in JSON, which writes quotes, backslashes and line ends otherwise."""
+    return in_any_case(orjson.dumps(text)[1:-1].decode())
 
 
 def _letter_in_any_case(letter: str) -> str:
