@@ -249,3 +249,13 @@ def test_a_turn_that_waits_again_behind_a_rejected_one_is_left_out_of_exports_an
         broken = document | {"messages": [*document["messages"], rejected]}
         where = assert_problem(at.http.post("/v1/sessions/import", json=broken), 422, "invalid_request")["errors"]
         assert [each["where"] for each in where] == [f"body.messages.{document['messages'].index(called) + 2}"]
+
+
+def test_a_message_that_was_taken_back_is_not_sent_when_its_turn_is_run_again(client: httpx.Client) -> None:
+    session = new_session(client)
+    turn = client.post(f"/v1/sessions/{session}/turns", json={"content": "My passport is P123."}).json()["turn"]
+    items = f"/v1/conversations/conv_{session.replace('-', '')}/items"
+    item = client.get(items, params={"order": "asc"}).json()["data"][0]["id"]
+    client.delete(f"{items}/{item}").raise_for_status()
+    again = client.post(f"/v1/sessions/{session}/turns/{turn['id']}/regenerate", json={})
+    assert assert_problem(again, 422, "invalid_request")["errors"][0]["where"] == "body.content"

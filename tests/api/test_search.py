@@ -97,3 +97,11 @@ def test_a_session_is_found_by_a_title_and_a_goal_with_quotes_and_backslashes(
     new_session(client)
     found = client.get("/v1/sessions", params={"q": words}).json()["items"]
     assert [session["id"] for session in found] == [made["id"]]
+
+
+def test_the_message_of_a_turn_that_was_refused_is_not_found_in_its_session(client: httpx.Client) -> None:
+    path = f"/v1/sessions/{new_session(client)}"
+    refused = client.post(f"{path}/turns", json={"content": "crane " * 100_000})
+    assert_problem(refused, 422, "context_budget_exceeded")
+    client.post(f"{path}/turns", json={"content": "The harbour"}).raise_for_status()
+    assert client.get(f"{path}/search", params={"q": "crane"}).json()["items"] == []
