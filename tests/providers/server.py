@@ -39,11 +39,11 @@ class Raw:
 @dataclass(frozen=True, slots=True)
 class Stream:
     """A chunked answer, each of `pieces` a packet of its own. It ends as `ending` says: properly, by hanging up in the
-    middle, or not at all until the client hangs up. Each piece but the first waits for `after` and
-    `pause_s` more."""
+    middle, or not at all until the client hangs up, after a chunk of no size or without. Each piece but the first, and
+    that chunk, waits for `after` and `pause_s` more."""
 
     pieces: Iterable[bytes]
-    ending: Literal["closed", "cut", "open"] = "closed"
+    ending: Literal["closed", "cut", "broken", "open"] = "closed"
     pause_s: float = 0.0
     after: Callable[[], bool] | None = None
     content_type: str | None = "text/event-stream"
@@ -124,7 +124,9 @@ class ScriptedServer:
             self.pieces_sent += 1
         if step.ending == "cut":
             return "close"
-        if step.ending == "open":
+        if step.ending == "broken" and not await _hangs_up_until(step.after, step.pause_s, reader):
+            writer.write(b"no size\r\n")
+        if step.ending in ("open", "broken"):
             await _hangs_up_within(30, reader)
             return "close"
         writer.write(b"0\r\n\r\n")

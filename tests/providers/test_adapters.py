@@ -268,6 +268,15 @@ async def test_two_faults_and_then_an_answer_make_an_answer(way: Way, fault: Ste
 
 
 @every_way
+async def test_a_body_whose_chunks_break_off_is_called_for_again_at_once(way: Way) -> None:
+    """If the chunk came later than the head, the call waited for its deadline."""
+    kind = "text/event-stream" if way.streamed else "application/json"
+    broken = Stream((b"\n\n",), ending="broken", pause_s=0.02, content_type=kind)
+    answer, server = await answer_to(way, broken, way.answer(ModelReply()), timeout_s=10.0)
+    assert (answer.text, answer.attempts, server.hits) == ("Hello.", 2, 2)
+
+
+@every_way
 async def test_a_server_that_hangs_up_or_does_not_listen_is_not_said_to_be_slow(way: Way) -> None:
     """Both were reported as `ConnectTimeout`."""
     gone = await failure_of(way, Reset(), hits=3)

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from app.domain.content import is_nested_deeper
 from app.domain.errors import OperatorError
+from app.providers.wire import MOST_NESTING
 
 _OWN_PARAMETERS = frozenset(
     {
@@ -33,6 +35,7 @@ _OWN_PARAMETERS = frozenset(
 
 _VENDORS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
 _MOST_CHARS = 4 * 1024 * 1024
+_TOO_DEEP = f"it is nested deeper than {MOST_NESTING} levels"
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 Api: TypeAlias = Literal["chat_completions", "responses"]
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
@@ -141,7 +144,7 @@ def read_catalogue(path: Path | None, environ: Mapping[str, str]) -> CatalogueEn
     if path is None:
         return BUILT_IN
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:  # editors may begin a file with a byte order mark
             text = file.read(_MOST_CHARS + 1)  # a device may have no end
         if len(text) > _MOST_CHARS:
             raise CatalogueError(path, [f"it has more than {_MOST_CHARS} characters"])
@@ -150,8 +153,12 @@ def read_catalogue(path: Path | None, environ: Mapping[str, str]) -> CatalogueEn
         raise CatalogueError(path, [f"it cannot be read ({error.strerror})"]) from error
     except UnicodeDecodeError as error:
         raise CatalogueError(path, ["it is not UTF-8 text"]) from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # tomllib's own, and that of an integer with thousands of digits
         raise CatalogueError(path, [f"it is not valid TOML: {error}"]) from error
+    except RecursionError as error:
+        raise CatalogueError(path, [_TOO_DEEP]) from error
+    if is_nested_deeper(parsed, MOST_NESTING):  # what reads and sends it recurses
+        raise CatalogueError(path, [_TOO_DEEP])
     problems: list[Problem] = []
     try:
         entry = CatalogueEntry.model_validate(parsed)

@@ -12,7 +12,7 @@ import contextlib
 import random
 import socket
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -70,15 +70,16 @@ class HttpReply:
         decoded = _decoder(", ".join(self._response.headers.getall("content-encoding", ())))
         travelled = given = 0
         try:
-            async for raw in self._response.content.iter_chunked(_RECEIVE_BYTES):
-                travelled += len(raw)
-                for chunk in decoded(raw):
-                    given += len(chunk)
-                    if max(travelled, given) > most_bytes:
-                        raise MalformedAnswerError(f"it is longer than {most_bytes} bytes")
-                    yield chunk
-                    if len(chunk) >= _RECEIVE_BYTES:  # what follows a shorter one has to arrive first
-                        await asyncio.sleep(0)
+            with _ends_with_connection(self._response):
+                async for raw in self._response.content.iter_chunked(_RECEIVE_BYTES):
+                    travelled += len(raw)
+                    for chunk in decoded(raw):
+                        given += len(chunk)
+                        if max(travelled, given) > most_bytes:
+                            raise MalformedAnswerError(f"it is longer than {most_bytes} bytes")
+                        yield chunk
+                        if len(chunk) >= _RECEIVE_BYTES:  # what follows a shorter one has to arrive first
+                            await asyncio.sleep(0)
         except _FAULTS as error:
             raise _unreachable(self._label, error) from error
 
@@ -152,6 +153,42 @@ class HttpTransport:
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+@contextlib.contextmanager
+def _ends_with_connection(response: aiohttp.ClientResponse) -> Generator[None]:
+    """Makes a reader of the body fail once the connection is closed before its end.
+
+    aiohttp (3.14) closes the connection at a broken chunk, but does not tell the reader, which would wait for ever.
+    """
+    content = response.content
+    protocol = response.connection.protocol if response.connection is not None else None
+    if protocol is None:  # the body has arrived
+        yield
+        return
+
+    def end_body(_closed: object = None) -> None:
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError())
+
+    closed = protocol.closed
+    if closed is None:  # the connection is closed already
+        end_body()
+        yield
+        return
+    closed.remove_done_callback(_take_error)  # of an earlier call over this connection
+    closed.add_done_callback(_take_error)
+    closed.add_done_callback(end_body)
+    try:
+        yield
+    finally:
+        closed.remove_done_callback(end_body)
+
+
+def _take_error(closed: asyncio.Future[None]) -> None:
+    """Takes the error of a closed connection, which asyncio would log otherwise."""
+    if not closed.cancelled():
+        closed.exception()
 
 
 async def _slices(body: Sequence[bytes]) -> AsyncGenerator[bytes]:

@@ -1,0 +1,35 @@
+"""Catalogue files that are odd as TOML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.providers.catalogue_file import CatalogueError, read_catalogue
+
+OFFLINE = "default = 'a'\n[models.a]\nprovider = 'offline'\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"parameters = {{ x = {'[' * 5_000}{']' * 5_000} }}", "nested deeper than 100 levels"),
+        (f"parameters{'.x' * 200} = 1", "nested deeper than 100 levels"),
+        (f"context_window = {'9' * 5_000}", "not valid TOML"),
+    ],
+    ids=["brackets", "dotted keys", "a number of 5,000 digits"],
+)
+def test_a_file_that_is_nested_too_deeply_or_has_a_huge_number_is_refused_in_words(
+    tmp_path: Path, line: str, words: str
+) -> None:
+    path = tmp_path / "models.toml"
+    path.write_text(OFFLINE + line)
+    with pytest.raises(CatalogueError, match=words):
+        read_catalogue(path, {})
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "models.toml"
+    path.write_text(OFFLINE, encoding="utf-8-sig")
+    assert read_catalogue(path, {}).default == "a"
