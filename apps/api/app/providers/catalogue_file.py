@@ -83,6 +83,15 @@ def _header(value: str) -> str:
     return value
 
 
+def _storable(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("has a NUL character, which Postgres does not store")
+    return value
+
+
+_Text: TypeAlias = Annotated[str, AfterValidator(_storable)]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -98,7 +107,7 @@ class ModelEntry(_Strict):
     context_window: Annotated[int, Field(ge=1, le=2**40)] | None = None
     encoding: Literal["o200k_base", "cl100k_base"] | None = None
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
-    fallbacks: list[str] = Field(default_factory=list[str])
+    fallbacks: list[_Text] = Field(default_factory=list[str])
     max_tokens_field: MaxTokensField | None = None
     return_reasoning: ReturnReasoning | None = None
     think_tags: ThinkTags | None = None
@@ -119,13 +128,13 @@ class ModelEntry(_Strict):
 class Instructions(_Strict):
     """`[instructions]`: system layers 1 to 3. The keys of `modes` and `roles` are the names that a session may use."""
 
-    global_: str | None = Field(default=None, alias="global")
-    modes: dict[str, str] = Field(default_factory=dict[str, str])
-    roles: dict[str, str] = Field(default_factory=dict[str, str])
+    global_: _Text | None = Field(default=None, alias="global")
+    modes: dict[str, _Text] = Field(default_factory=dict[str, str])
+    roles: dict[str, _Text] = Field(default_factory=dict[str, str])
 
 
 class CatalogueEntry(_Strict):
-    default: str
+    default: _Text
     models: Annotated[dict[str, ModelEntry], Field(min_length=1)]
     instructions: Instructions = Field(default_factory=Instructions)
 
