@@ -181,7 +181,7 @@ def read_catalogue(path: Path | None, environ: Mapping[str, str]) -> CatalogueEn
         problems += [(key, what) for key, what in more if key not in named]
         if not problems:
             return entry
-    lines = text.split("\n")
+    lines = _lines_of_keys(text)
     raise CatalogueError(path, [f"{key}: {what}{_line_of(lines, key)}" for key, what in problems])
 
 
@@ -206,28 +206,31 @@ def _sound_part(parsed: dict[str, Any], wrong: Sequence[tuple[int | str, ...]]) 
     return CatalogueEntry.model_validate(sound)
 
 
-def _line_of(lines: list[str], key: str) -> str:
-    """The line that sets the key, or else the nearest table around it, in words; empty if there is no such line.
-
-    A line sets the key if the file before it lacks the key and the file with its statement has it, however spelled.
-    """
-    while key:
-        for number in (number for number, line in enumerate(lines) if key.rpartition(".")[2] in line):
-            before = _keys_in(lines[:number])
-            if before is None or key in before:  # in the middle of a statement, or mentioned again
-                continue
-            upto = (_keys_in(lines[:end]) for end in range(number + 1, len(lines) + 1))
-            if key in next((keys for keys in upto if keys is not None), ()):
-                return f" (line {number + 1})"
+def _line_of(lines: Mapping[str, int], key: str) -> str:
+    """The line that sets the key, or else the nearest table around it, in words; empty if there is no such line."""
+    while key and key not in lines:
         key = key.rpartition(".")[0]
-    return ""
+    return f" (line {lines[key]})" if key else ""
 
 
-def _keys_in(lines: list[str]) -> set[str] | None:
-    try:
-        return set(_dotted(tomllib.loads("\n".join(lines))))
-    except tomllib.TOMLDecodeError:
-        return None
+def _lines_of_keys(text: str) -> dict[str, int]:
+    """The line of a TOML file on which each key is set first, however spelled: each statement is read by itself."""
+    lines: dict[str, int] = {}
+    table, statement, first = "", "", 1
+    for number, line in enumerate(text.split("\n"), 1):
+        statement += f"{line}\n"
+        try:
+            keys = [*_dotted(tomllib.loads(statement))]
+        except tomllib.TOMLDecodeError:
+            continue  # it goes on in the next line
+        if statement.lstrip().startswith("["):
+            above, table = "", f"{keys[-1]}."
+        else:
+            above = table
+        for key in keys:
+            lines.setdefault(f"{above}{key}", first)
+        statement, first = "", number + 1
+    return lines
 
 
 def _dotted(table: dict[str, Any], above: str = "") -> Iterator[str]:
