@@ -42,7 +42,8 @@ def test_each_problem_of_a_large_file_has_its_line(monkeypatch: pytest.MonkeyPat
     """The file was parsed again for each problem and each line that looked like its own: the start did not end."""
     aliases = [f"[models.m{number}]\nprovider = 'offline'\ntimeout_s = 0\nnothing = 1\n" for number in range(400)]
     path = tmp_path / "models.toml"
-    path.write_text(OFFLINE + "".join(aliases))
+    long = "".join(f"Line {number} of what every model is given.\n" for number in range(2_000))
+    path.write_text(f'{OFFLINE}{"".join(aliases)}[instructions]\nglobal = """\n{long}"""\nmode = 1\n')
     parsed_chars = 0
 
     def counting(text: str) -> dict[str, Any]:
@@ -59,4 +60,5 @@ def test_each_problem_of_a_large_file_has_its_line(monkeypatch: pytest.MonkeyPat
             refused.value
         )
         assert f"models.m{number}.nothing: there is no such key (line {4 * number + 7})" in str(refused.value)
+    assert "instructions.mode: there is no such key (line 3607)" in str(refused.value)
     assert parsed_chars < 3 * len(path.read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -36,6 +37,8 @@ _OWN_PARAMETERS = frozenset(
 _VENDORS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
 _MOST_CHARS = 4 * 1024 * 1024
 _TOO_DEEP = f"it is nested deeper than {MOST_NESTING} levels"
+_MAY_END = re.compile(r"\"{3}|'{3}|[\]}]")
+"""What the last line of a statement of several lines of TOML contains."""
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 Api: TypeAlias = Literal["chat_completions", "responses"]
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
@@ -218,7 +221,10 @@ def _lines_of_keys(text: str) -> dict[str, int]:
     lines: dict[str, int] = {}
     table, statement, first = "", "", 1
     for number, line in enumerate(text.split("\n"), 1):
+        goes_on = bool(statement)
         statement += f"{line}\n"
+        if goes_on and not _MAY_END.search(line):
+            continue
         try:
             keys = [*_dotted(tomllib.loads(statement))]
         except tomllib.TOMLDecodeError:
