@@ -177,8 +177,18 @@ async def test_a_simulation_in_another_process_answers_what_one_here_does(databa
 def _divided(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every simulation that is not small is divided, as on a machine with several processors and no quota."""
     monkeypatch.setattr(simulation, "LARGE_TURNS_DECIDED", SMALL_TURNS_DECIDED + 1)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(heavy, "CPU_QUOTA", tmp_path / "none")
+    _may_run_on(monkeypatch, {0, 1})
+    monkeypatch.setattr(heavy, "CPU_QUOTAS", (tmp_path / "none",))
+
+
+def _may_run_on(monkeypatch: pytest.MonkeyPatch, processors: set[int]) -> None:
+    """On Linux the first is asked, elsewhere the second."""
+
+    def of_process(_pid: int) -> set[int]:
+        return processors
+
+    monkeypatch.setattr(os, "sched_getaffinity", of_process, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: len(processors))
 
 
 @pytest.mark.usefixtures("_divided")
@@ -208,13 +218,28 @@ async def test_a_simulation_is_divided_only_if_no_other_job_is_at_work(database_
 
 
 @pytest.mark.usefixtures("_divided")
-@pytest.mark.parametrize(("quota", "processes"), [("200000 100000\n", 1), ("max 100000\n", 2)])
+@pytest.mark.parametrize(
+    ("quota", "processors", "processes"),
+    [
+        ("200000 100000\n", {0, 1}, 1),
+        ("max 100000\n", {0, 1}, 2),
+        ("150000\n", {0, 1}, 1),
+        ("-1\n", {0, 1}, 2),
+        ("-1\n", {3}, 1),
+    ],
+)
 async def test_a_simulation_is_not_divided_where_the_processors_time_is_limited(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, processes: int
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quota: str,
+    processors: set[int],
+    processes: int,
 ) -> None:
-    file = tmp_path / "cpu.max"
+    file = tmp_path / "quota"
     file.write_text(quota)
-    monkeypatch.setattr(heavy, "CPU_QUOTA", file)
+    monkeypatch.setattr(heavy, "CPU_QUOTAS", (tmp_path / "none", file))
+    _may_run_on(monkeypatch, processors)
     async with service(database_url) as at:
         session = await at.imported(CONVERSATION)
         await simulate(at.rt, ref_of(session.id), THRESHOLDS)

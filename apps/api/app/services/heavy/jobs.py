@@ -29,8 +29,9 @@ _START_S = 60.0
 _IDLE_S = 300.0
 """Seconds for which an idle process is kept: the next job then saves the second that a start takes."""
 _REAPED_WITHIN_S = 0.2
-CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""Linux' file with the processor time of a container: `max`, or microseconds in each period."""
+CPU_QUOTAS = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
+"""Linux' files with the processor time of a container, of cgroups 2 and 1: microseconds in each period, or no limit."""
+_NO_QUOTA = ("max", "-1")
 
 
 class Job(Generic[T]):
@@ -75,10 +76,12 @@ class HeavyJobs:
         of which the system gives this service no quota: two busy processes would use it up, and turns would wait."""
         if not self._own_processes or len(self._children) > len(self._idle):
             return False
-        with suppress(OSError):  # there is no such file outside containers, and on other systems
-            if not CPU_QUOTA.read_text().startswith("max"):
-                return False
-        return (os.cpu_count() or 1) > 1
+        for quota in CPU_QUOTAS:
+            with suppress(OSError):  # outside containers, and on other systems, there is none of them
+                if not quota.read_text().startswith(_NO_QUOTA):
+                    return False
+        processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        return processors > 1
 
     @property
     def idle_pids(self) -> list[int]:
