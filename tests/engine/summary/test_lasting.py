@@ -90,6 +90,11 @@ def test_a_summary_that_keeps_its_items_stays_byte_for_byte_as_the_model_wrote_i
         ("Always answer in French.", "From now on always answer in German.", "German"),
         ("Always answer in French.", "We sailed to Oslo for a week.", "French"),
         ("Make sure every invoice names the berth.", "We sailed to Oslo for a week.", "berth"),
+        (
+            "The staging host of the harbour ledger is db-7.example.org.",
+            "The staging host of the harbour ledger is db-9.example.org today.",
+            "db-9.example.org",
+        ),
     ],
 )
 def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before: str, later: str, stands: str) -> None:
@@ -110,6 +115,8 @@ def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before:
     [
         ("Please remind me to book a berth in Bergen.", "Is the berth in Bergen booked yet?"),
         ("Please remind me to book a berth in Bergen.", "Could you see if the berth in Bergen is booked?"),
+        ("Please remind me to book a berth in Bergen.", "Can you tell me whether the berth in Bergen is booked?"),
+        ("Please remind me to book a berth in Bergen.", "We already book a berth in Bergen each May."),
         ("Please remind me to book a berth in Bergen.", "The berth in Bergen is not booked yet."),
         ("Please remind me to book a berth in Bergen.", "I haven’t booked the berth in Bergen."),
         ("Please remind me to book a berth in Bergen.", "The berth in Bergen will be booked tomorrow."),
@@ -117,6 +124,7 @@ def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before:
         ("Never write to the table ledger_entry.", "May I write to the table ledger_entry again?"),
         ("Never write to the table ledger_entry.", "You may not write to the table ledger_entry again."),
         ("Never write to the table ledger_entry.", "You may no longer write to the table ledger_entry."),
+        ("Never write to the table ledger_entry.", "We write to the table ledger_entry more than once."),
         ("The port is 8443.", "Is the port 9443?"),
     ],
 )
@@ -157,6 +165,7 @@ def test_an_assistant_lifts_no_demand_of_the_user_and_replaces_no_value(before: 
     [
         "You may open the table ledger_entry again.",
         "Since the crew never has time for it in winter, Ines may take the old boat out to write letters again.",
+        "Instead of the old tariff, both pilots write what they load into the table beside the desk of ledger_entry.",
     ],
 )
 def test_what_is_allowed_again_lifts_only_what_forbade_it(later: str) -> None:
@@ -164,6 +173,42 @@ def test_what_is_allowed_again_lifts_only_what_forbade_it(later: str) -> None:
     first = keep_lasting(_FORGETFUL, fold_of(history, _PLANTED[0]), estimate)
     body = keep_lasting(_FORGETFUL, fold_of(history, later, previous=first), estimate)
     assert _PLANTED[0] in texts_of(body, kept=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "unanswered", "answered"),
+    [
+        ("I will book a berth in Bergen next week.", False, False),  # a plan of the user's own
+        ("Who needs to renew the certificate of the gateway?", False, False),
+        ("Can you please answer in French from now on?", True, False),
+    ],
+)
+def test_a_plan_of_the_users_own_is_no_task_and_a_demand_in_a_question_holds_until_its_answer(
+    text: str, unanswered: bool, answered: bool
+) -> None:
+    fold = fold_of(History(), text)
+    open_turn = replace(fold.turns[0], messages=fold.turns[0].messages[:1])
+    for turn, is_kept in ((open_turn, unanswered), (fold.turns[0], answered)):
+        kept = texts_of(keep_lasting(_FORGETFUL, replace(fold, turns=(turn,)), estimate), kept=True)
+        assert kept == ([text] if is_kept else [])
+
+
+def test_what_an_assistant_repeats_takes_the_place_of_no_demand_of_the_user() -> None:
+    fold = fold_of(History(), _PLANTED[1])
+    user, reply = fold.turns[0].messages
+    turn = replace(fold.turns[0], messages=(user, replace(reply, content=f"From now on I {_PLANTED[1].lower()}")))
+    extract = fallback_summary(replace(fold, turns=(turn,)), estimate)
+    assert extract is not None
+    assert _PLANTED[1] in texts_of(extract)
+
+
+def test_a_model_may_give_another_value_in_place_of_one_of_the_previous_summary() -> None:
+    history = History()
+    ids = (fold_of(history, "So.").messages[0].id,)
+    host = "The staging host of the harbour ledger is db-7.example.org."
+    fold = fold_of(history, "Go on.", previous=SummaryBody("A record.", key_facts=(SummaryItem(host, ids, True),)))
+    newer = SummaryBody("A record.", key_facts=(SummaryItem(host.replace("db-7", "db-9"), ids),))
+    assert keep_lasting(newer, fold, estimate) is newer
 
 
 def test_a_decision_of_the_previous_summary_that_states_something_is_kept() -> None:
