@@ -109,10 +109,49 @@ def test_a_question_is_open_until_it_is_answered(reply: str | None, is_open: boo
     assert bool(gather(sources, context=context).within(200).open_questions) == is_open
 
 
-def test_a_near_duplicate_adds_its_source_and_no_text() -> None:
-    said = "The deadline of the billing project is March 14."
-    made = gather([SourceText("m1", "user", said), SourceText("m2", "user", said + " ")]).within(400)
-    assert [item.message_ids for item in items_of(made)] == [("m1", "m2")]
+@pytest.mark.parametrize(
+    ("role", "first", "second"),
+    [
+        (
+            "user",
+            "The deadline of the billing project is March 14.",
+            "The deadline of the billing project is March 14. ",
+        ),
+        ("user", "Always answer in French.", "Always answer in French."),
+        ("user", "The depot in Harbour Street opens at seven.", "The depot in Harbour Street opens at eight."),
+        (
+            "user",
+            "The depot of pier 4 in Harbour Street opens at 7:15 for all who bring their own cars and boats.",
+            "The depot of pier 4 in Harbour Street opens at 7:15.",
+        ),
+        *[
+            (
+                role,
+                "On Monday the ferry to Bergen leaves pier 4 at 10:15 and takes all the cars of the crew with it.",
+                "On Tuesday the ferry to Bergen leaves pier 4 at 11:45 and takes all the cars of the crew with it.",
+            )
+            for role in ("user", "assistant")
+        ],
+    ],
+)
+def test_a_near_duplicate_adds_its_source_and_no_text(role: str, first: str, second: str) -> None:
+    made = gather([SourceText("m1", role, first), SourceText("m2", role, second)]).within(400)
+    assert [*items_of(made)] == [item(first, "m1", "m2")]
+
+
+def test_what_a_tool_demands_is_no_demand_of_the_users() -> None:
+    opens = "The harbour opens pier 4 at 10:15."
+    made = gather([SourceText("m1", "user", opens), SourceText("m2", "tool", "Make sure the hatch is shut.")]).within(
+        400
+    )
+    assert [*items_of(made)] == [item(opens, "m1")]
+
+
+def test_an_item_without_a_word_is_carried_over() -> None:
+    previous = SummaryBody("We bill on our own.", open_questions=(item("?!", "m1"),))
+    assert gather([SourceText("m9", "user", "Go on.")], previous=previous).within(400).open_questions == (
+        item("?!", "m1"),
+    )
 
 
 def test_no_kind_takes_all_the_room() -> None:

@@ -87,6 +87,12 @@ def test_a_summary_that_keeps_its_items_stays_byte_for_byte_as_the_model_wrote_i
         ("The config is at /etc/a/b.toml.", "The config has moved to /srv/c/d.toml.", "/srv/c/d.toml"),
         ("Never write to the table ledger_entry.", "You may write to the table ledger_entry again now.", ""),
         ("Please remind me to book a berth in Bergen.", "The berth in Bergen is booked since March 3.", ""),
+        (
+            "Remind me to renew the certificate of the gateway, not of the proxy.",
+            "The certificate of the gateway is done.",
+            "",
+        ),
+        ("Always answer in French.", "You must not answer in French any more.", "must not answer"),
         ("Always answer in French.", "From now on always answer in German.", "German"),
         ("Always answer in French.", "We sailed to Oslo for a week.", "French"),
         ("Make sure every invoice names the berth.", "We sailed to Oslo for a week.", "berth"),
@@ -126,6 +132,7 @@ def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before:
         ("Never write to the table ledger_entry.", "You may no longer write to the table ledger_entry."),
         ("Never write to the table ledger_entry.", "We write to the table ledger_entry more than once."),
         ("The port is 8443.", "Is the port 9443?"),
+        ("The port is 8443.", "Now the port was 80."),
     ],
 )
 def test_a_question_a_condition_and_what_is_not_so_close_nothing(before: str, later: str) -> None:
@@ -233,9 +240,10 @@ def test_a_demand_in_the_form_of_a_question_lifts_what_was_forbidden() -> None:
     assert _PLANTED[0] not in texts_of(keep_lasting(_FORGETFUL, asked, estimate))
 
 
-def test_a_question_about_a_value_does_not_replace_it_in_a_summary_without_a_model() -> None:
+@pytest.mark.parametrize("on", ["", "on "])
+def test_a_question_about_a_value_does_not_replace_it_in_a_summary_without_a_model(on: str) -> None:
     value = "The staging host of the harbour project is db-7.example.org."
-    asked = "Is the staging host of the harbour project db-9.example.org?"
+    asked = f"Is the staging host of the harbour project {on}db-9.example.org?"
     extract = fallback_summary(fold_of(History(), value, asked), estimate)
     assert extract is not None
     assert value in texts_of(extract)
@@ -352,6 +360,7 @@ def test_an_assistants_message_closes_a_task_or_a_question_of_the_previous_summa
 
     assert kept_after("That sounds like a lovely week.") == {task, question}
     assert kept_after("The berth in Bergen is booked.") == {question}
+    assert kept_after("The berth in Bergen costs 40 a night.") == {task, question}
     assert kept_after("For the ledger it needs one more flag.") == {task}
     assert kept_after("Which flags do you use for the ledger?") == {task, question}
 
@@ -367,6 +376,55 @@ def test_what_the_user_forbids_is_not_closed_as_a_task_in_whichever_list_a_model
     assert texts_of(keep_lasting(_FORGETFUL, replace(fold, turns=(turn,)), estimate), kept=True) == [_PLANTED[0]]
     lifted = fold_of(history, "You may write to the table ledger_entry again now.", previous=before)
     assert texts_of(keep_lasting(_FORGETFUL, lifted, estimate), kept=True) == []
+
+
+def test_a_demand_that_a_model_listed_as_a_task_is_closed_when_it_is_done() -> None:
+    history = History()
+    demand = SummaryItem("Make sure the berth in Bergen is booked.", (history.turn().messages[0].id,))
+    before = SummaryBody("A record.", action_items=(demand,))
+    fold = fold_of(history, "We sailed to Oslo for a week.", previous=before)
+    asked, reply = fold.turns[0].messages
+    assert texts_of(keep_lasting(_FORGETFUL, fold, estimate), kept=True) == [demand.text]
+    turn = replace(fold.turns[0], messages=(asked, replace(reply, content="The berth in Bergen is booked.")))
+    assert texts_of(keep_lasting(_FORGETFUL, replace(fold, turns=(turn,)), estimate), kept=True) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "item", "cites_it", "covers"),
+    [
+        ("Our staging host for the harbour is db-7.example.org.", "Staging: db-7.example.org", True, True),
+        ("Our staging host for the harbour is db-7.example.org.", "Staging: db-7.example.org", False, False),
+        (
+            "The staging host of the harbour ledger is db-7.example.org.",
+            "The staging host of the harbour ledger is db-9.example.org.",
+            True,
+            False,
+        ),
+        (
+            "Run the tests of the api with `make check` before each commit.",
+            "Run the tests of the api with `make test` before each commit.",
+            True,
+            False,
+        ),
+    ],
+)
+def test_an_item_covers_a_statement_whose_value_it_has_if_it_cites_it_in_fewer_of_its_words(
+    statement: str, item: str, cites_it: bool, covers: bool
+) -> None:
+    history = History()
+    fold = fold_of(history, statement)
+    cited = (fold.messages[0] if cites_it else history.turn().messages[0]).id
+    body = SummaryBody("A record.", key_facts=(SummaryItem(item, (cited,)),))
+    assert texts_of(keep_lasting(body, fold, estimate), kept=True) == ([] if covers else [statement])
+
+
+def test_another_value_in_other_words_does_not_take_the_place_of_one_of_the_previous_summary() -> None:
+    history = History()
+    ids = (history.turn().messages[0].id,)
+    before = SummaryItem("Our staging host is db-7.example.org.", ids, True)
+    fold = fold_of(history, "Go on.", previous=SummaryBody("A record.", key_facts=(before,)))
+    body = SummaryBody("A record.", key_facts=(SummaryItem("Host for staging: db-9.example.org", ids),))
+    assert texts_of(keep_lasting(body, fold, estimate), kept=True) == [before.text]
 
 
 def test_a_summary_item_with_the_opposite_or_another_value_does_not_cover_the_statement() -> None:
