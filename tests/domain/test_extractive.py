@@ -119,6 +119,7 @@ def test_a_question_is_open_until_it_is_answered(reply: str | None, is_open: boo
         ),
         ("user", "Always answer in French.", "Always answer in French."),
         ("user", "The depot in Harbour Street opens at seven.", "The depot in Harbour Street opens at eight."),
+        ("user", "Please remind me to call Anna about the invoice.", "Remind me to call Anna about the invoice."),
         (
             "user",
             "The depot of pier 4 in Harbour Street opens at 7:15 for all who bring their own cars and boats.",
@@ -127,8 +128,8 @@ def test_a_question_is_open_until_it_is_answered(reply: str | None, is_open: boo
         *[
             (
                 role,
-                "On Monday the ferry to Bergen leaves pier 4 at 10:15 and takes all the cars of the crew with it.",
-                "On Tuesday the ferry to Bergen leaves pier 4 at 11:45 and takes all the cars of the crew with it.",
+                "On Monday the ferry leaves pier 4 at 10:15 with all cars.",
+                "On Tuesday the ferry leaves pier 4 at 11:45 with all cars.",
             )
             for role in ("user", "assistant")
         ],

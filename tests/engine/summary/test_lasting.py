@@ -244,7 +244,9 @@ def test_a_demand_in_the_form_of_a_question_lifts_what_was_forbidden() -> None:
 def test_a_question_about_a_value_does_not_replace_it_in_a_summary_without_a_model(on: str) -> None:
     value = "The staging host of the harbour project is db-7.example.org."
     asked = f"Is the staging host of the harbour project {on}db-9.example.org?"
-    extract = fallback_summary(fold_of(History(), value, asked), estimate)
+    fold = fold_of(History(), value, asked)
+    unanswered = replace(fold.turns[1], messages=fold.turns[1].messages[:1])
+    extract = fallback_summary(replace(fold, turns=(fold.turns[0], unanswered)), estimate)
     assert extract is not None
     assert value in texts_of(extract)
 
@@ -423,7 +425,7 @@ def test_another_value_in_other_words_does_not_take_the_place_of_one_of_the_prev
     ids = (history.turn().messages[0].id,)
     before = SummaryItem("Our staging host is db-7.example.org.", ids, True)
     fold = fold_of(history, "Go on.", previous=SummaryBody("A record.", key_facts=(before,)))
-    body = SummaryBody("A record.", key_facts=(SummaryItem("Host for staging: db-9.example.org", ids),))
+    body = SummaryBody("A record.", key_facts=(SummaryItem("Staging host: db-9.example.org", ids),))
     assert texts_of(keep_lasting(body, fold, estimate), kept=True) == [before.text]
 
 
@@ -433,6 +435,14 @@ def test_a_summary_item_with_the_opposite_or_another_value_does_not_cover_the_st
     wrong = (SummaryItem("Write to the table ledger_entry", ids), SummaryItem("The case number is BA-2207-45", ids))
     kept = texts_of(keep_lasting(SummaryBody("A record.", key_facts=wrong), fold, estimate), kept=True)
     assert kept == [_PLANTED[0], _PLANTED[5]]
+
+
+def test_of_more_tasks_than_there_is_room_for_the_newest_are_kept() -> None:
+    things = ("boat", "crane", "lamp", "gate", "mast", "rope", "hull", "sail", "pump", "flag", "desk", "clock")
+    tasks = [f"Please remind me to repair {thing} number {at} of the {thing} house." for at, thing in enumerate(things)]
+    kept = texts_of(keep_lasting(_FORGETFUL, fold_of(History(), *tasks, cap_tokens=200), estimate), kept=True)
+    assert tasks[-1] in kept
+    assert tasks[0] not in kept
 
 
 def test_lasting_statements_take_part_of_the_cap_and_displace_other_items() -> None:
