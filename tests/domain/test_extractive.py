@@ -101,6 +101,7 @@ def test_numbers_and_constraints_outlive_small_talk_in_a_small_room() -> None:
         ("It is port 8000.", False),
         ("I'm not sure, let me check that.", True),
         ("I don’t know yet.", True),
+        (" ", True),
     ],
 )
 def test_a_question_is_open_until_it_is_answered(reply: str | None, is_open: bool) -> None:
@@ -138,6 +139,52 @@ def test_a_question_is_open_until_it_is_answered(reply: str | None, is_open: boo
 def test_a_near_duplicate_adds_its_source_and_no_text(role: str, first: str, second: str) -> None:
     made = gather([SourceText("m1", role, first), SourceText("m2", role, second)]).within(400)
     assert [*items_of(made)] == [item(first, "m1", "m2")]
+
+
+_WANTS = "I want to move our billing service to another database."
+_PAINTED = "The depot of pier 4 in Harbour Street was painted at 7:15 by Anna Berg and Bo Lund."
+
+
+@pytest.mark.parametrize(
+    ("role", "text"),
+    [
+        ("assistant", "I want to paint the gates of all the harbours of this coast."),
+        ("user", "Do we want to paint the gates of all the harbours of this coast?"),
+        ("user", "And we want to paint the gates of all the harbours of this coast."),
+        ("user", "Always open the gate when I want to move the boat."),
+        ("user", "The gates of all the harbours of this coast are painted."),
+    ],
+)
+def test_a_summary_begins_with_what_the_user_wants(role: str, text: str) -> None:
+    assert gather([SourceText("m1", "user", _WANTS), SourceText("m2", role, text)]).within(800).summary_text == _WANTS
+
+
+def test_without_a_goal_a_summary_begins_with_a_plain_fact_or_with_the_summary_before_it() -> None:
+    plain, before = "Our crew has been sailing along this coast since the spring.", "An older record of the crew."
+    sources = [SourceText("m1", "user", _PAINTED), SourceText("m2", "user", plain)]
+    assert gather(sources).within(400).summary_text == plain
+    assert gather(sources, previous=SummaryBody(before)).within(400).summary_text == before
+
+
+@pytest.mark.parametrize(
+    ("text", "by_an_assistant"),
+    [
+        ("Let's use logical replication for the billing service.", False),
+        ("We decided to use logical replication for the billing service.", True),
+    ],
+)
+def test_what_an_assistant_proposes_is_no_decision(text: str, by_an_assistant: bool) -> None:
+    for role, decides in (("user", True), ("assistant", by_an_assistant)):
+        made = gather([SourceText("m1", role, text), SourceText("m2", "user", _PAINTED)]).within(400)
+        assert bool(made.decisions) == decides
+
+
+@pytest.mark.parametrize("role", ["assistant", "tool"])
+def test_only_a_users_question_is_an_open_one(role: str) -> None:
+    asked = "Which port does the billing service listen on?"
+    assert not gather([SourceText("m1", "user", _PAINTED), SourceText("m2", role, asked)]).within(400).open_questions
+    sources = [SourceText("m1", "user", asked), SourceText("m2", "tool", "It is port 8000.")]
+    assert gather(sources).within(400).open_questions == (item(asked, "m1"),)
 
 
 def test_what_a_tool_demands_is_no_demand_of_the_users() -> None:
