@@ -289,6 +289,10 @@ def test_what_the_user_forbids_stands_beside_what_was_forbidden_in_the_same_word
             "Run the tests of the web with `make test-web` before each commit to the main branch.",
         ),
         ("Remind me to call Anna about the invoice.", "Remind me to call Bert about the invoice."),
+        (
+            "Please remind me to send the invoice 118 to Anna before the end of March.",
+            "Please remind me to send the invoice 119 to Bert before the end of March.",
+        ),
     ],
 )
 def test_values_of_different_things_and_different_tasks_are_kept_although_their_words_are_nearly_the_same(
