@@ -15,7 +15,6 @@ from app.core.logging import without_secrets
 from app.domain.content import JsonMessages, canonical_bytes, content_text
 from app.domain.errors import ProviderError
 from app.domain.frozen import replace, values_of
-from app.domain.prices import total_usd
 from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, ToolCall, Usage
 from app.providers.base import DeltaSink
 from app.providers.registry import Model
@@ -103,7 +102,8 @@ def with_own_ids(completion: Completion, request: CompletionRequest, marks: Sequ
 
 def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:
     """The sum of the costs; None if there are none, or if one of them is not known."""
-    return total_usd(costs) if costs else None
+    known = [cost for cost in costs if cost is not None]
+    return sum(known, Decimal(0)) if known and len(known) == len(costs) else None
 
 
 def sum_of(usages: Sequence[Usage]) -> Usage | None:
