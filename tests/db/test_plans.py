@@ -44,7 +44,7 @@ from app.db.sql import Statement
 from app.db.statistics import analyze_for
 from app.db.turns import newest_messages, page_of_turns
 from app.domain.types import SessionId, SessionRef, TenantId, Turn, TurnStatus
-from app.services.turn.settled_columns import settled_columns
+from app.services.turn.gather import settled_columns
 from tests.pooling import past_pooler
 from tests.services.service import service
 

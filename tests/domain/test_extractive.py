@@ -101,6 +101,7 @@ def test_numbers_and_constraints_outlive_small_talk_in_a_small_room() -> None:
         ("It is port 8000.", False),
         ("I'm not sure, let me check that.", True),
         ("I don’t know yet.", True),
+        (" ", True),
     ],
 )
 def test_a_question_is_open_until_it_is_answered(reply: str | None, is_open: bool) -> None:
@@ -109,10 +110,96 @@ def test_a_question_is_open_until_it_is_answered(reply: str | None, is_open: boo
     assert bool(gather(sources, context=context).within(200).open_questions) == is_open
 
 
-def test_a_near_duplicate_adds_its_source_and_no_text() -> None:
-    said = "The deadline of the billing project is March 14."
-    made = gather([SourceText("m1", "user", said), SourceText("m2", "user", said + " ")]).within(400)
-    assert [item.message_ids for item in items_of(made)] == [("m1", "m2")]
+@pytest.mark.parametrize(
+    ("role", "first", "second"),
+    [
+        (
+            "user",
+            "The deadline of the billing project is March 14.",
+            "The deadline of the billing project is March 14. ",
+        ),
+        ("user", "Always answer in French.", "Always answer in French."),
+        ("user", "The depot in Harbour Street opens at seven.", "The depot in Harbour Street opens at eight."),
+        ("user", "Please remind me to call Anna about the invoice.", "Remind me to call Anna about the invoice."),
+        (
+            "user",
+            "The depot of pier 4 in Harbour Street opens at 7:15 for all who bring their own cars and boats.",
+            "The depot of pier 4 in Harbour Street opens at 7:15.",
+        ),
+        *[
+            (
+                role,
+                "On Monday the ferry leaves pier 4 at 10:15 with all cars.",
+                "On Tuesday the ferry leaves pier 4 at 11:45 with all cars.",
+            )
+            for role in ("user", "assistant")
+        ],
+    ],
+)
+def test_a_near_duplicate_adds_its_source_and_no_text(role: str, first: str, second: str) -> None:
+    made = gather([SourceText("m1", role, first), SourceText("m2", role, second)]).within(400)
+    assert [*items_of(made)] == [item(first, "m1", "m2")]
+
+
+_WANTS = "I want to move our billing service to another database."
+_PAINTED = "The depot of pier 4 in Harbour Street was painted at 7:15 by Anna Berg and Bo Lund."
+
+
+@pytest.mark.parametrize(
+    ("role", "text"),
+    [
+        ("assistant", "I want to paint the gates of all the harbours of this coast."),
+        ("user", "Do we want to paint the gates of all the harbours of this coast?"),
+        ("user", "And we want to paint the gates of all the harbours of this coast."),
+        ("user", "Always open the gate when I want to move the boat."),
+        ("user", "The gates of all the harbours of this coast are painted."),
+    ],
+)
+def test_a_summary_begins_with_what_the_user_wants(role: str, text: str) -> None:
+    assert gather([SourceText("m1", "user", _WANTS), SourceText("m2", role, text)]).within(800).summary_text == _WANTS
+
+
+def test_without_a_goal_a_summary_begins_with_a_plain_fact_or_with_the_summary_before_it() -> None:
+    plain, before = "Our crew has been sailing along this coast since the spring.", "An older record of the crew."
+    sources = [SourceText("m1", "user", _PAINTED), SourceText("m2", "user", plain)]
+    assert gather(sources).within(400).summary_text == plain
+    assert gather(sources, previous=SummaryBody(before)).within(400).summary_text == before
+
+
+@pytest.mark.parametrize(
+    ("text", "by_an_assistant"),
+    [
+        ("Let's use logical replication for the billing service.", False),
+        ("We decided to use logical replication for the billing service.", True),
+    ],
+)
+def test_what_an_assistant_proposes_is_no_decision(text: str, by_an_assistant: bool) -> None:
+    for role, decides in (("user", True), ("assistant", by_an_assistant)):
+        made = gather([SourceText("m1", role, text), SourceText("m2", "user", _PAINTED)]).within(400)
+        assert bool(made.decisions) == decides
+
+
+@pytest.mark.parametrize("role", ["assistant", "tool"])
+def test_only_a_users_question_is_an_open_one(role: str) -> None:
+    asked = "Which port does the billing service listen on?"
+    assert not gather([SourceText("m1", "user", _PAINTED), SourceText("m2", role, asked)]).within(400).open_questions
+    sources = [SourceText("m1", "user", asked), SourceText("m2", "tool", "It is port 8000.")]
+    assert gather(sources).within(400).open_questions == (item(asked, "m1"),)
+
+
+def test_what_a_tool_demands_is_no_demand_of_the_users() -> None:
+    opens = "The harbour opens pier 4 at 10:15."
+    made = gather([SourceText("m1", "user", opens), SourceText("m2", "tool", "Make sure the hatch is shut.")]).within(
+        400
+    )
+    assert [*items_of(made)] == [item(opens, "m1")]
+
+
+def test_an_item_without_a_word_is_carried_over() -> None:
+    previous = SummaryBody("We bill on our own.", open_questions=(item("?!", "m1"),))
+    assert gather([SourceText("m9", "user", "Go on.")], previous=previous).within(400).open_questions == (
+        item("?!", "m1"),
+    )
 
 
 def test_no_kind_takes_all_the_room() -> None:

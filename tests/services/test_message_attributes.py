@@ -20,7 +20,7 @@ from app.openai.chat_messages import cut_turns
 from app.openai.new_messages import next_step
 from app.services.archive.transfer import draft_history, export_session, fork_session
 from app.services.openai.chat import ChatRequest, turn_of
-from app.services.turn.settled_columns import settled_columns
+from app.services.turn.gather import settled_columns
 from app.services.turn.take import continue_turn, prepare_regeneration, regenerate_turn, take_turn
 from app.services.turn.types import OutputsRequest, TurnOptions, TurnRequest
 from tests.services.service import TENANT, Service, ref_of, service

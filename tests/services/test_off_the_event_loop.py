@@ -22,7 +22,7 @@ from app.engine.window.columns import Columns
 from app.engine.window.prompt import neutral_message
 from app.providers.offline import OfflineProvider
 from app.services.heavy.child import receive, send
-from app.services.turn.settled_columns import settled_columns
+from app.services.turn.gather import settled_columns
 from app.services.views.search import look_back, search_session
 from app.services.views.simulation import SMALL_TURNS_DECIDED, Variant, simulate
 from app.services.views.turns import get_prompt

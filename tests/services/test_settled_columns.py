@@ -13,7 +13,7 @@ from app.db.settled import settled_through
 from app.domain.types import ReasoningRule, SessionId, Turn
 from app.engine.messages.turns import with_reasoning
 from app.engine.window.columns import Columns
-from app.services.turn.settled_columns import settled_columns
+from app.services.turn.gather import settled_columns
 from tests.services.service import Service, service
 
 _TEXTS = ("Good.", "Ünïcode \u2028 🙂", 'a "quote" \\ / \b\f\n\r\t\x01\x1f\x7f', "<b>&</b>")

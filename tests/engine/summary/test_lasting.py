@@ -87,9 +87,20 @@ def test_a_summary_that_keeps_its_items_stays_byte_for_byte_as_the_model_wrote_i
         ("The config is at /etc/a/b.toml.", "The config has moved to /srv/c/d.toml.", "/srv/c/d.toml"),
         ("Never write to the table ledger_entry.", "You may write to the table ledger_entry again now.", ""),
         ("Please remind me to book a berth in Bergen.", "The berth in Bergen is booked since March 3.", ""),
+        (
+            "Remind me to renew the certificate of the gateway, not of the proxy.",
+            "The certificate of the gateway is done.",
+            "",
+        ),
+        ("Always answer in French.", "You must not answer in French any more.", "must not answer"),
         ("Always answer in French.", "From now on always answer in German.", "German"),
         ("Always answer in French.", "We sailed to Oslo for a week.", "French"),
         ("Make sure every invoice names the berth.", "We sailed to Oslo for a week.", "berth"),
+        (
+            "The staging host of the harbour ledger is db-7.example.org.",
+            "The staging host of the harbour ledger is db-9.example.org today.",
+            "db-9.example.org",
+        ),
     ],
 )
 def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before: str, later: str, stands: str) -> None:
@@ -110,6 +121,8 @@ def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before:
     [
         ("Please remind me to book a berth in Bergen.", "Is the berth in Bergen booked yet?"),
         ("Please remind me to book a berth in Bergen.", "Could you see if the berth in Bergen is booked?"),
+        ("Please remind me to book a berth in Bergen.", "Can you tell me whether the berth in Bergen is booked?"),
+        ("Please remind me to book a berth in Bergen.", "We already book a berth in Bergen each May."),
         ("Please remind me to book a berth in Bergen.", "The berth in Bergen is not booked yet."),
         ("Please remind me to book a berth in Bergen.", "I haven’t booked the berth in Bergen."),
         ("Please remind me to book a berth in Bergen.", "The berth in Bergen will be booked tomorrow."),
@@ -117,7 +130,9 @@ def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before:
         ("Never write to the table ledger_entry.", "May I write to the table ledger_entry again?"),
         ("Never write to the table ledger_entry.", "You may not write to the table ledger_entry again."),
         ("Never write to the table ledger_entry.", "You may no longer write to the table ledger_entry."),
+        ("Never write to the table ledger_entry.", "We write to the table ledger_entry more than once."),
         ("The port is 8443.", "Is the port 9443?"),
+        ("The port is 8443.", "Now the port was 80."),
     ],
 )
 def test_a_question_a_condition_and_what_is_not_so_close_nothing(before: str, later: str) -> None:
@@ -157,6 +172,7 @@ def test_an_assistant_lifts_no_demand_of_the_user_and_replaces_no_value(before: 
     [
         "You may open the table ledger_entry again.",
         "Since the crew never has time for it in winter, Ines may take the old boat out to write letters again.",
+        "Instead of the old tariff, both pilots write what they load into the table beside the desk of ledger_entry.",
     ],
 )
 def test_what_is_allowed_again_lifts_only_what_forbade_it(later: str) -> None:
@@ -164,6 +180,42 @@ def test_what_is_allowed_again_lifts_only_what_forbade_it(later: str) -> None:
     first = keep_lasting(_FORGETFUL, fold_of(history, _PLANTED[0]), estimate)
     body = keep_lasting(_FORGETFUL, fold_of(history, later, previous=first), estimate)
     assert _PLANTED[0] in texts_of(body, kept=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "unanswered", "answered"),
+    [
+        ("I will book a berth in Bergen next week.", False, False),  # a plan of the user's own
+        ("Who needs to renew the certificate of the gateway?", False, False),
+        ("Can you please answer in French from now on?", True, False),
+    ],
+)
+def test_a_plan_of_the_users_own_is_no_task_and_a_demand_in_a_question_holds_until_its_answer(
+    text: str, unanswered: bool, answered: bool
+) -> None:
+    fold = fold_of(History(), text)
+    open_turn = replace(fold.turns[0], messages=fold.turns[0].messages[:1])
+    for turn, is_kept in ((open_turn, unanswered), (fold.turns[0], answered)):
+        kept = texts_of(keep_lasting(_FORGETFUL, replace(fold, turns=(turn,)), estimate), kept=True)
+        assert kept == ([text] if is_kept else [])
+
+
+def test_what_an_assistant_repeats_takes_the_place_of_no_demand_of_the_user() -> None:
+    fold = fold_of(History(), _PLANTED[1])
+    user, reply = fold.turns[0].messages
+    turn = replace(fold.turns[0], messages=(user, replace(reply, content=f"From now on I {_PLANTED[1].lower()}")))
+    extract = fallback_summary(replace(fold, turns=(turn,)), estimate)
+    assert extract is not None
+    assert _PLANTED[1] in texts_of(extract)
+
+
+def test_a_model_may_give_another_value_in_place_of_one_of_the_previous_summary() -> None:
+    history = History()
+    ids = (fold_of(history, "So.").messages[0].id,)
+    host = "The staging host of the harbour ledger is db-7.example.org."
+    fold = fold_of(history, "Go on.", previous=SummaryBody("A record.", key_facts=(SummaryItem(host, ids, True),)))
+    newer = SummaryBody("A record.", key_facts=(SummaryItem(host.replace("db-7", "db-9"), ids),))
+    assert keep_lasting(newer, fold, estimate) is newer
 
 
 def test_a_decision_of_the_previous_summary_that_states_something_is_kept() -> None:
@@ -188,10 +240,13 @@ def test_a_demand_in_the_form_of_a_question_lifts_what_was_forbidden() -> None:
     assert _PLANTED[0] not in texts_of(keep_lasting(_FORGETFUL, asked, estimate))
 
 
-def test_a_question_about_a_value_does_not_replace_it_in_a_summary_without_a_model() -> None:
+@pytest.mark.parametrize("on", ["", "on "])
+def test_a_question_about_a_value_does_not_replace_it_in_a_summary_without_a_model(on: str) -> None:
     value = "The staging host of the harbour project is db-7.example.org."
-    asked = "Is the staging host of the harbour project db-9.example.org?"
-    extract = fallback_summary(fold_of(History(), value, asked), estimate)
+    asked = f"Is the staging host of the harbour project {on}db-9.example.org?"
+    fold = fold_of(History(), value, asked)
+    unanswered = replace(fold.turns[1], messages=fold.turns[1].messages[:1])
+    extract = fallback_summary(replace(fold, turns=(fold.turns[0], unanswered)), estimate)
     assert extract is not None
     assert value in texts_of(extract)
 
@@ -234,6 +289,10 @@ def test_what_the_user_forbids_stands_beside_what_was_forbidden_in_the_same_word
             "Run the tests of the web with `make test-web` before each commit to the main branch.",
         ),
         ("Remind me to call Anna about the invoice.", "Remind me to call Bert about the invoice."),
+        (
+            "Please remind me to send the invoice 118 to Anna before the end of March.",
+            "Please remind me to send the invoice 119 to Bert before the end of March.",
+        ),
     ],
 )
 def test_values_of_different_things_and_different_tasks_are_kept_although_their_words_are_nearly_the_same(
@@ -307,6 +366,7 @@ def test_an_assistants_message_closes_a_task_or_a_question_of_the_previous_summa
 
     assert kept_after("That sounds like a lovely week.") == {task, question}
     assert kept_after("The berth in Bergen is booked.") == {question}
+    assert kept_after("The berth in Bergen costs 40 a night.") == {task, question}
     assert kept_after("For the ledger it needs one more flag.") == {task}
     assert kept_after("Which flags do you use for the ledger?") == {task, question}
 
@@ -324,12 +384,69 @@ def test_what_the_user_forbids_is_not_closed_as_a_task_in_whichever_list_a_model
     assert texts_of(keep_lasting(_FORGETFUL, lifted, estimate), kept=True) == []
 
 
+def test_a_demand_that_a_model_listed_as_a_task_is_closed_when_it_is_done() -> None:
+    history = History()
+    demand = SummaryItem("Make sure the berth in Bergen is booked.", (history.turn().messages[0].id,))
+    before = SummaryBody("A record.", action_items=(demand,))
+    fold = fold_of(history, "We sailed to Oslo for a week.", previous=before)
+    asked, reply = fold.turns[0].messages
+    assert texts_of(keep_lasting(_FORGETFUL, fold, estimate), kept=True) == [demand.text]
+    turn = replace(fold.turns[0], messages=(asked, replace(reply, content="The berth in Bergen is booked.")))
+    assert texts_of(keep_lasting(_FORGETFUL, replace(fold, turns=(turn,)), estimate), kept=True) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "item", "cites_it", "covers"),
+    [
+        ("Our staging host for the harbour is db-7.example.org.", "Staging: db-7.example.org", True, True),
+        ("Our staging host for the harbour is db-7.example.org.", "Staging: db-7.example.org", False, False),
+        (
+            "The staging host of the harbour ledger is db-7.example.org.",
+            "The staging host of the harbour ledger is db-9.example.org.",
+            True,
+            False,
+        ),
+        (
+            "Run the tests of the api with `make check` before each commit.",
+            "Run the tests of the api with `make test` before each commit.",
+            True,
+            False,
+        ),
+    ],
+)
+def test_an_item_covers_a_statement_whose_value_it_has_if_it_cites_it_in_fewer_of_its_words(
+    statement: str, item: str, cites_it: bool, covers: bool
+) -> None:
+    history = History()
+    fold = fold_of(history, statement)
+    cited = (fold.messages[0] if cites_it else history.turn().messages[0]).id
+    body = SummaryBody("A record.", key_facts=(SummaryItem(item, (cited,)),))
+    assert texts_of(keep_lasting(body, fold, estimate), kept=True) == ([] if covers else [statement])
+
+
+def test_another_value_in_other_words_does_not_take_the_place_of_one_of_the_previous_summary() -> None:
+    history = History()
+    ids = (history.turn().messages[0].id,)
+    before = SummaryItem("Our staging host is db-7.example.org.", ids, True)
+    fold = fold_of(history, "Go on.", previous=SummaryBody("A record.", key_facts=(before,)))
+    body = SummaryBody("A record.", key_facts=(SummaryItem("Staging host: db-9.example.org", ids),))
+    assert texts_of(keep_lasting(body, fold, estimate), kept=True) == [before.text]
+
+
 def test_a_summary_item_with_the_opposite_or_another_value_does_not_cover_the_statement() -> None:
     fold = fold_of(History(), _PLANTED[0], _PLANTED[5])
     ids = (fold.messages[0].id,)
     wrong = (SummaryItem("Write to the table ledger_entry", ids), SummaryItem("The case number is BA-2207-45", ids))
     kept = texts_of(keep_lasting(SummaryBody("A record.", key_facts=wrong), fold, estimate), kept=True)
     assert kept == [_PLANTED[0], _PLANTED[5]]
+
+
+def test_of_more_tasks_than_there_is_room_for_the_newest_are_kept() -> None:
+    things = ("boat", "crane", "lamp", "gate", "mast", "rope", "hull", "sail", "pump", "flag", "desk", "clock")
+    tasks = [f"Please remind me to repair {thing} number {at} of the {thing} house." for at, thing in enumerate(things)]
+    kept = texts_of(keep_lasting(_FORGETFUL, fold_of(History(), *tasks, cap_tokens=200), estimate), kept=True)
+    assert tasks[-1] in kept
+    assert tasks[0] not in kept
 
 
 def test_lasting_statements_take_part_of_the_cap_and_displace_other_items() -> None:

@@ -170,17 +170,20 @@ def telling_words(sentence: Sentence) -> list[str]:
 
 def _states_another(unit: PlacedSentence, other: PlacedSentence) -> bool:
     """Whether neither of two sentences with many of the same words replaces the other: both forbid something, or both
-    are tasks, in the same words but for the one that says what; or a user gave values of different things in them."""
+    are tasks, in the same words but for the one that says what; both are tasks with other exact values; or a user gave
+    values of different things in them, or gave in one a value that the other asks about."""
     one, two = unit.sentence, other.sentence
-    if len(one.words) == len(two.words) and sum(map(ne, one.words, two.words)) == 1:
-        forbidding = cues.FORBIDDING_WORDS.intersection(one.words)
-        if forbidding and forbidding.issubset(two.words) and (two.standing == DEMAND or demands(two.text)):
-            return True
-        if _hands_over(one) and _hands_over(two):
+    is_one_word = len(one.words) == len(two.words) and sum(map(ne, one.words, two.words)) == 1
+    forbidding = cues.FORBIDDING_WORDS.intersection(one.words) if is_one_word else ()
+    if forbidding and forbidding.issubset(two.words) and (two.standing == DEMAND or demands(two.text)):
+        return True
+    if _hands_over(one) and _hands_over(two):
+        values, others = _exact_words(unit), _exact_words(other)
+        if is_one_word or not (values <= others or others <= values):
             return True
     if not (one.standing and two.standing and _MAY_LAST.issuperset((unit.role, other.role))):
         return False
-    return _has_own_value(one, two) and _has_own_value(two, one)
+    return _only_asks(one) != _only_asks(two) or (_has_own_value(one, two) and _has_own_value(two, one))
 
 
 def _hands_over(sentence: Sentence) -> bool:
@@ -189,7 +192,7 @@ def _hands_over(sentence: Sentence) -> bool:
 
 def _has_own_value(one: Sentence, other: Sentence) -> bool:
     """Whether `one` has an exact value, and a word that says what it is of, that `other` lacks."""
-    commands = [text.strip("`").lower() for text in _QUOTED.findall(one.text) if text not in other.text]
+    commands = [text.strip("`").lower() for text in _QUOTED.findall(one.text)]
     quoted = set(" ".join(commands).split())
     own = {word for word in one.words if word not in other.words}
     exact = {word for word in own if word in quoted or _EXACT_WORD.search(word)}

@@ -99,7 +99,7 @@ def largest_of(budget: Budget, output_pct: float | None) -> tuple[int, int]:
     return budget.limit, with_output_share(budget, output_pct, 0).output_reserve
 
 
-def budget_at(limit: int, limit_source: str, max_output_tokens: int, like: Budget) -> Budget:
-    """The budget of another window for the same turn. The output keeps its share if it has one in `like`."""
-    budget = budget_for(limit, limit_source, max_output_tokens)
+def learned_budget(limit: int, max_output_tokens: int, like: Budget) -> Budget:
+    """The budget of a learned window for the same turn. The output keeps its share if it has one in `like`."""
+    budget = budget_for(limit, "learned", max_output_tokens)
     return with_output_share(budget, like.output_pct, like.fixed_tokens) if like.output_pct else budget

@@ -25,7 +25,7 @@ from app.engine.messages.turns import most_tokens_of, sendable_units
 from app.engine.recall.dates import FIRST_INSTANT, day_of
 from app.engine.recall.ranking import text_key
 from app.engine.window.pieces import ANSWERED, MEDIA, NEWEST, UNIT_KINDS, Piece, traits_of, traits_of_letters
-from app.engine.window.prompt import OPENING, Hash, PromptItem, Run, Stretch, message_json, message_of, text_format
+from app.engine.window.prompt import OPENING, PromptItem, Run, Stretch, message_json, message_of, text_format
 
 _STATUSES: Final = tuple(TurnStatus)
 _ROLES: Final[tuple[Role, ...]] = ("user", "assistant", "tool")
@@ -74,7 +74,7 @@ class Columns:
         # Stretches of consecutive numbers among the messages that may be sent: positions of messages, ends excluded.
         self._stretch_firsts = array("q")
         self._stretch_ends = array("q")
-        self._hashed: tuple[bytes, int, int, Hash] | None = None
+        self._hashed: tuple[bytes, int, int, Any] | None = None
         self.has_reasoning = False
 
     @property
@@ -329,9 +329,9 @@ class Columns:
                 return
             yield range(max(start, self._stretch_firsts[at]), min(stop, self._stretch_ends[at]))
 
-    def hash_of_run(self, before: bytes, first: int, end: int) -> Hash:
-        """The SHA-256 state of a prompt that begins with the bytes `before` and continues with these pieces. A cached
-        state of the same beginning is continued, so that a turn hashes only what is new."""
+    def sha256_of_run(self, before: bytes, first: int, end: int, after: Iterable[bytes]) -> str:
+        """The SHA-256 (hex) of a prompt that begins with the bytes `before`, continues with these pieces, and ends with
+        `after`. A cached state of the same beginning is continued, so that a turn hashes only what is new."""
         start, stop = self._bounds(first, end)
         kept = self._hashed
         if kept is not None and kept[:2] == (before, start) and kept[2] <= stop:
@@ -346,7 +346,9 @@ class Columns:
                 state.update(self._wire[at : self._ends[part.stop]])
         if len(before) <= _MOST_KEPT_BYTES:
             self._hashed = before, start, stop, state.copy()
-        return state
+        for piece in after:
+            state.update(piece)
+        return state.hexdigest()
 
     def _turn_id(self, turn: int) -> TurnId:
         return TurnId(UUID(bytes=bytes(self._turn_ids[turn * _ID_BYTES : (turn + 1) * _ID_BYTES])))

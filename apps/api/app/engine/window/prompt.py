@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import cached_property
 from itertools import takewhile
-from typing import ClassVar, Final, Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from app.domain.content import (
     JsonMessages,
@@ -116,16 +116,6 @@ class Stretch(NamedTuple):
     users: int
 
 
-class Hash(Protocol):
-    """The state of a hash, as in `hashlib`."""
-
-    def update(self, data: bytes | bytearray, /) -> None: ...
-
-    def copy(self) -> Self: ...
-
-    def hexdigest(self) -> str: ...
-
-
 class StoredPieces(Protocol):
     """What is sent of the pieces of a past, by position, and of runs of them from position `first` to before `end`."""
 
@@ -140,7 +130,7 @@ class StoredPieces(Protocol):
     def text_keys_of_run(self, first: int, end: int) -> Iterator[int]: ...
     def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]: ...
     def json_of_run(self, first: int, end: int) -> bytes: ...
-    def hash_of_run(self, before: bytes, first: int, end: int) -> Hash: ...
+    def sha256_of_run(self, before: bytes, first: int, end: int, after: Iterable[bytes]) -> str: ...
 
 
 @frozen
@@ -235,16 +225,14 @@ class Prompt:
     def hashed(self) -> tuple[JsonMessages, str, int]:
         """The messages; the SHA-256 (hex) of the canonical JSON of `{messages, tools}`; the bytes of that JSON."""
         messages = self.messages()
-        at = next((at for at, part in enumerate(self.parts) if isinstance(part, Run)), len(self.parts))
-        before = b"".join((OPENING, *messages.pieces[:at]))
-        run = self.parts[at] if at < len(self.parts) else None
-        taken_up = run.past.hash_of_run(before, run.first, run.end) if isinstance(run, Run) else None
-        digest = taken_up or hashlib.sha256(before)
-        for piece in messages.pieces[at + 1 :]:
-            digest.update(piece)
         closing = CLOSING % (self.tools_block.text.encode() if self.tools_block else b"[]")
-        digest.update(closing)
-        return messages, digest.hexdigest(), len(OPENING) + sum(map(len, messages.pieces)) + len(closing)
+        at, run = next(((at, part) for at, part in enumerate(self.parts) if isinstance(part, Run)), (0, None))
+        if run is None:
+            sha256 = hashlib.sha256(b"".join((OPENING, *messages.pieces, closing))).hexdigest()
+        else:
+            before, after = b"".join((OPENING, *messages.pieces[:at])), (*messages.pieces[at + 1 :], closing)
+            sha256 = run.past.sha256_of_run(before, run.first, run.end, after)
+        return messages, sha256, len(OPENING) + sum(map(len, messages.pieces)) + len(closing)
 
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that must be in `prompt_blocks` to rebuild the prompt, tool definitions included."""

@@ -14,7 +14,7 @@ from app.domain.frozen import replace
 from app.domain.types import SummaryBody
 from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import wire_tokens_of
-from app.engine.policy.budget import Budget, budget_at, part_of
+from app.engine.policy.budget import Budget, learned_budget, part_of
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fold import Fold
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
@@ -45,7 +45,7 @@ def react(reactions_so_far: int, stated: StatedOverflow, sent: Cost, output_toke
     limit = learned_limit(
         stated, configured=budget.limit, sent_wire_tokens=sent.wire_tokens, output_tokens=output_tokens
     )
-    new = budget if limit is None else budget_at(limit, "learned", sent.snapshot.policy.max_output_tokens, budget)
+    new = budget if limit is None else learned_budget(limit, sent.snapshot.policy.max_output_tokens, budget)
     margin = max(_MIN_MARGIN_TOKENS, ceil(sent.wire_tokens * _MARGIN_SHARE * (reactions_so_far + 1)))
     overage = _overage(stated, sent.wire_tokens, output_tokens)
     room = new.wire_room(overhead_tokens=sent.overhead_tokens, calibration_ratio=calibration_ratio)
