@@ -16,11 +16,14 @@ _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:
 
 
 class _Server:
-    """Answers `/hold` once `over` is set, and breaks off at `/broken`; `held` counts calls that wait."""
+    """Answers `/hold` once `over` is set, breaks off at `/broken`, and answers `/twice` again once `over` is set.
+
+    `held` counts calls that wait, `surplus` second answers.
+    """
 
     def __init__(self) -> None:
         self.over = asyncio.Event()
-        self.held = 0
+        self.held = self.surplus = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -32,6 +35,10 @@ class _Server:
                     self.held += 1
                     await self.over.wait()
                 writer.write(_ANSWER)
+                if b"/twice" in head:
+                    await self.over.wait()
+                    writer.write(_ANSWER.replace(b"{}", b"[]"))
+                    self.surplus += 1
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -81,4 +88,16 @@ async def test_calls_that_fail_or_are_cancelled_give_their_connection_back() -> 
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(_post(transport, "a", f"{url}/hold"), 0.1)
         assert await asyncio.wait_for(_post(transport, "a", f"{url}/quick"), _LONG_S) == b"{}"
+        await transport.aclose()
+
+
+async def test_an_answer_to_no_request_is_not_taken_for_the_answer_to_the_next_one() -> None:
+    """It was, and so was each later answer for the one to the request after its own, of whichever tenant."""
+    transport = HttpTransport("main", encrypted=False)
+    async with _serving() as (server, url):
+        assert await _post(transport, "a", f"{url}/twice") == b"{}"
+        server.over.set()
+        await asyncio.sleep(0.05)  # the surplus answer has arrived
+        assert server.surplus == 1
+        assert await asyncio.wait_for(_post(transport, "b", f"{url}/quick"), _LONG_S) == b"{}"
         await transport.aclose()

@@ -20,6 +20,8 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 import httpx
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.domain.errors import ProviderDown, ProviderError, ProviderTimeout
@@ -113,7 +115,7 @@ class HttpTransport:
         self._session: aiohttp.ClientSession | None = None
 
     def _open_session(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
+        connector = _Connector(
             limit=0,  # the gate has it
             keepalive_timeout=_KEEPALIVE_S,
             ssl=self._certificates,
@@ -153,6 +155,26 @@ class HttpTransport:
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Never reuses a connection over which something has arrived since its last answer.
+
+    aiohttp (3.14) would take that for the answer to the next request, which may be another tenant's, and each answer
+    that follows for the one to the request after its own.
+    """
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own parameter
+    ) -> Connection:
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            if connection.protocol is None or not connection.protocol.should_close:
+                return connection
+            connection.close()
 
 
 @contextlib.contextmanager
