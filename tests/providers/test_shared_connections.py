@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import psutil
 import pytest
 
 from app.core.fairness import tenant_at_work
@@ -89,6 +90,25 @@ async def test_calls_that_fail_or_are_cancelled_give_their_connection_back() -> 
                 await asyncio.wait_for(_post(transport, "a", f"{url}/hold"), 0.1)
         assert await asyncio.wait_for(_post(transport, "a", f"{url}/quick"), _LONG_S) == b"{}"
         await transport.aclose()
+
+
+async def test_a_call_whose_request_is_not_read_leaves_no_connection_behind() -> None:
+    """Each left one open with half a megabyte of its request, until the server would have read that."""
+    transport = HttpTransport("main", encrypted=False)
+    async with _serving() as (server, url):
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(transport.post(f"{url}/hold", {}, (bytes(32 * 2**20),)), 0.2)
+        assert server.held == 3
+        await asyncio.sleep(0)
+        assert _open_to(url) == 0
+        await transport.aclose()
+
+
+def _open_to(url: str) -> int:
+    """How many connections this process has to the server."""
+    connections = psutil.Process().net_connections()
+    return sum(url.endswith(f":{each.raddr.port}") for each in connections if each.raddr)
 
 
 async def test_an_answer_to_no_request_is_not_taken_for_the_answer_to_the_next_one() -> None:

@@ -173,8 +173,16 @@ class _Connector(aiohttp.TCPConnector):
         while True:
             connection = await super().connect(req, traces, timeout)
             if connection.protocol is None or not connection.protocol.should_close:
+                connection.add_callback(partial(_drop_unsent, connection))
                 return connection
             connection.close()
+
+
+def _drop_unsent(connection: Connection) -> None:
+    """Ends a connection whose server does not take the rest of a request: closing it would wait for that, perhaps for
+    ever."""
+    if connection.transport is not None and connection.transport.get_write_buffer_size():
+        connection.transport.abort()
 
 
 @contextlib.contextmanager
