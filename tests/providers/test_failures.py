@@ -59,6 +59,11 @@ def test_nothing_is_passed_on_of_a_message_that_may_have_a_key(message: str) -> 
     assert passed_on(400, said(message)) is None
 
 
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_what_an_error_says_of_the_request_is_passed_on(status: int) -> None:
+    assert passed_on(status, said("Words of it")) == "Words of it"
+
+
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 429, 500, 503])
 def test_nothing_is_passed_on_of_an_error_that_is_not_about_the_request(status: int) -> None:
     assert passed_on(status, said("Words of it")) is None

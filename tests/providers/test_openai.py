@@ -247,10 +247,23 @@ async def test_a_refusal_is_not_called_again(status: int) -> None:
     assert "invalid_request_error" in error.detail
 
 
-@pytest.mark.parametrize("code", ["insufficient_quota", "exceeded_current_quota_error", "billing_not_active", "1113"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "insufficient_balance",
+        "exceeded_current_quota_error",
+        "billing_not_active",
+        "1113",
+        "credit_balance_too_low",
+        "quota_exhausted",
+    ],
+)
 async def test_a_quota_that_is_used_up_is_not_called_again(code: str) -> None:
     error = await failure_of(Answer({"error": {"code": code, "message": PROMPT}}, 429), OK, hits=1)
     assert isinstance(error, ProviderOutOfQuota)
+    assert error.status == 429
     assert error.detail.endswith("Its quota is used up.")
 
 
