@@ -247,6 +247,31 @@ async def test_a_refusal_is_not_called_again(status: int) -> None:
     assert "invalid_request_error" in error.detail
 
 
+_KEY = "Check the key that its api_key_env names."
+_NAME = "Check its model name and base_url."
+_REASONING = "It is about earlier reasoning: see return_reasoning of the model catalogue."
+_REDIRECT = "It is a redirect, which is never followed, so that the key goes to no other origin: check its base_url."
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "advice"),
+    [
+        (301, PROMPT, _REDIRECT),
+        (308, PROMPT, _REDIRECT),
+        (400, "The `reasoning_content` in the thinking mode must be passed back to the API.", _REASONING),
+        (422, "Function call is missing a thought_signature in functionCall parts.", _REASONING),
+        (401, "reasoning_content", _KEY),
+        (403, PROMPT, _KEY),
+        (404, PROMPT, _NAME),
+        (405, "reasoning_content", None),
+        (400, PROMPT, None),
+    ],
+)
+async def test_a_refusal_says_what_in_the_catalogue_to_look_at(status: int, message: str, advice: str | None) -> None:
+    error = await failure_of(Answer({"error": {"message": message}}, status), hits=1)
+    assert error.detail.endswith(f"(HTTP {status}). {advice}" if advice else f"(HTTP {status}).")
+
+
 @pytest.mark.parametrize(
     "code",
     [
