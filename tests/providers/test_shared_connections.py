@@ -80,6 +80,21 @@ async def test_calls_of_one_tenant_that_hang_leave_another_a_connection() -> Non
         await transport.aclose()
 
 
+async def test_hundreds_of_calls_run_at_once() -> None:
+    """aiohttp's own bound is 100."""
+    transport = HttpTransport("main", encrypted=False)
+    async with _serving() as (server, url):
+        calls = [asyncio.create_task(_post(transport, "a", f"{url}/hold")) for _ in range(200)]
+        for _ in range(2_000):
+            if server.held == 200:
+                break
+            await asyncio.sleep(0.01)
+        assert server.held == 200
+        server.over.set()
+        assert await asyncio.gather(*calls) == [b"{}"] * 200
+        await transport.aclose()
+
+
 async def test_calls_that_fail_or_are_cancelled_give_their_connection_back() -> None:
     transport = HttpTransport("main", encrypted=False, most_calls=1)
     async with _serving() as (_, url):
