@@ -55,8 +55,10 @@ async def test_a_key_goes_only_to_a_server_whose_certificate_is_valid_for_its_na
         provider_at(f"https://{host}:{server.port}/v1") as adapter,
     ):
         if is_trusted and host == "localhost":
-            answer = await adapter.complete(REQUEST, deltas.append if stream else None)
-            assert (answer.text, server.hits) == ("Hello.", 1)
+            for _ in range(2):
+                answer = await adapter.complete(REQUEST, deltas.append if stream else None)
+                assert answer.text == "Hello."
+            assert (server.hits, server.connections) == (2, 1)
         else:
             with pytest.raises(ProviderDown, match="CertificateError"):
                 await adapter.complete(REQUEST, deltas.append if stream else None)

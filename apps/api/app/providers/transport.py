@@ -158,10 +158,10 @@ class HttpTransport:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Never reuses a connection over which something has arrived since its last answer.
+    """Ends an idle connection over which something arrives.
 
-    aiohttp (3.14) would take that for the answer to the next request, which may be another tenant's, and each answer
-    that follows for the one to the request after its own.
+    aiohttp (3.14) would keep all of it, and take it for the answer to the next request, which may be another tenant's,
+    and each answer that follows for the one to the request after its own.
     """
 
     async def connect(
@@ -170,19 +170,31 @@ class _Connector(aiohttp.TCPConnector):
         traces: list[Trace],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own parameter
     ) -> Connection:
-        while True:
-            connection = await super().connect(req, traces, timeout)
-            if connection.protocol is None or not connection.protocol.should_close:
-                connection.add_callback(partial(_drop_unsent, connection))
-                return connection
-            connection.close()
+        connection = await super().connect(req, traces, timeout)
+        if connection.transport is not None and connection.protocol is not None:
+            connection.transport.set_protocol(connection.protocol)
+            connection.add_callback(partial(_rest, connection.transport, connection.protocol))
+        return connection
 
 
-def _drop_unsent(connection: Connection) -> None:
-    """Ends a connection whose server does not take the rest of a request: closing it would wait for that, perhaps for
-    ever."""
-    if connection.transport is not None and connection.transport.get_write_buffer_size():
-        connection.transport.abort()
+def _rest(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+    if transport.get_write_buffer_size():  # closing would wait, perhaps for ever, until the server takes the rest
+        transport.abort()
+    transport.set_protocol(_Idle(transport, protocol))
+
+
+class _Idle(asyncio.Protocol):
+    """The protocol of a connection between two calls."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+        self._transport = transport
+        self._protocol = protocol
+
+    def data_received(self, data: bytes) -> None:  # noqa: ARG002 - whatever it is
+        self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._protocol.connection_lost(exc)
 
 
 @contextlib.contextmanager
