@@ -38,6 +38,7 @@ async def test_a_long_request_arrives_whole_with_its_length_and_is_tried_again_w
     assert completion.text == "Hello."
     assert [seen.json["messages"] for seen in server.seen] == [request.messages] * 3
     assert all("transfer-encoding" not in seen.headers for seen in server.seen)
+    assert all(seen.headers["authorization"] == f"Bearer {SECRET}" for seen in server.seen)
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -256,7 +257,7 @@ _REDIRECT = "It is a redirect, which is never followed, so that the key goes to 
 @pytest.mark.parametrize(
     ("status", "message", "advice"),
     [
-        (301, PROMPT, _REDIRECT),
+        (300, PROMPT, _REDIRECT),
         (308, PROMPT, _REDIRECT),
         (400, "The `reasoning_content` in the thinking mode must be passed back to the API.", _REASONING),
         (422, "Function call is missing a thought_signature in functionCall parts.", _REASONING),
