@@ -14,10 +14,12 @@ from app.providers.transport import AttemptError, HttpTransport
 
 _LONG_S = 20.0
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+_SURPLUS = _ANSWER.replace(b"{}", b"[]")
 
 
 class _Server:
-    """Answers `/hold` once `over` is set, breaks off at `/broken`, and answers `/twice` again once `over` is set.
+    """Answers `/hold` once `over` is set, breaks off at `/broken`, and answers `/twice` again once `over` is set, `/joined`
+    in two packets, of which the second has another answer.
 
     `held` counts calls that wait, `surplus` second answers.
     """
@@ -35,10 +37,16 @@ class _Server:
                 if b"/hold" in head:
                     self.held += 1
                     await self.over.wait()
+                if b"/joined" in head:
+                    writer.write(_ANSWER[:-2])
+                    await asyncio.sleep(0.05)  # the client has read the head
+                    writer.write(_ANSWER[-2:] + _SURPLUS)
+                    self.surplus += 1
+                    continue
                 writer.write(_ANSWER)
                 if b"/twice" in head:
                     await self.over.wait()
-                    writer.write(_ANSWER.replace(b"{}", b"[]"))
+                    writer.write(_SURPLUS)
                     self.surplus += 1
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -134,5 +142,14 @@ async def test_an_answer_to_no_request_is_not_taken_for_the_answer_to_the_next_o
         server.over.set()
         await asyncio.sleep(0.05)  # the surplus answer has arrived
         assert (server.surplus, _open_to(url)) == (1, 0)
+        assert await asyncio.wait_for(_post(transport, "b", f"{url}/quick"), _LONG_S) == b"{}"
+        await transport.aclose()
+
+
+async def test_an_answer_that_comes_with_the_end_of_another_is_not_taken_for_the_next_one() -> None:
+    transport = HttpTransport("main", encrypted=False)
+    async with _serving() as (server, url):
+        assert await _post(transport, "a", f"{url}/joined") == b"{}"
+        assert server.surplus == 1
         assert await asyncio.wait_for(_post(transport, "b", f"{url}/quick"), _LONG_S) == b"{}"
         await transport.aclose()

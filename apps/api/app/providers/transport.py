@@ -158,9 +158,9 @@ class HttpTransport:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Ends an idle connection over which something arrives.
+    """Ends an idle connection over which something arrives, and one over which more than an answer arrived.
 
-    aiohttp (3.14) would keep all of it, and take it for the answer to the next request, which may be another tenant's,
+    aiohttp (3.14) would keep all of it and take it for the answer to the next request, which may be another tenant's,
     and each answer that follows for the one to the request after its own.
     """
 
@@ -171,6 +171,9 @@ class _Connector(aiohttp.TCPConnector):
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own parameter
     ) -> Connection:
         connection = await super().connect(req, traces, timeout)
+        while connection.protocol is not None and connection.protocol.should_close:  # it came with the last answer
+            connection.close()
+            connection = await super().connect(req, traces, timeout)
         if connection.transport is not None and connection.protocol is not None:
             connection.transport.set_protocol(connection.protocol)
             connection.add_callback(partial(_rest, connection.transport, connection.protocol))
