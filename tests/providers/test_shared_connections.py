@@ -18,8 +18,8 @@ _SURPLUS = _ANSWER.replace(b"{}", b"[]")
 
 
 class _Server:
-    """Answers `/hold` once `over` is set, breaks off at `/broken`, and answers `/twice` again once `over` is set, `/joined`
-    in two packets, of which the second has another answer.
+    """Answers `/hold` once `over` is set, and `/joined` in two packets, of which the second has another answer. Breaks
+    off at `/broken`. Answers `/twice` again once `over` is set.
 
     `held` counts calls that wait, `surplus` second answers.
     """
