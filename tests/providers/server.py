@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -184,10 +185,10 @@ async def _hangs_up_within(delay_s: float, reader: asyncio.StreamReader) -> bool
 
 
 @asynccontextmanager
-async def serving(*script: Play) -> AsyncGenerator[ScriptedServer]:
+async def serving(*script: Play, encrypted: ssl.SSLContext | None = None) -> AsyncGenerator[ScriptedServer]:
     """Runs a server with this script on a free port of the loopback."""
     scripted = ScriptedServer(list(script))
-    server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0, limit=2**20)
+    server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0, limit=2**20, ssl=encrypted)
     scripted.port = server.sockets[0].getsockname()[1]
     try:
         yield scripted

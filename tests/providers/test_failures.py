@@ -13,8 +13,8 @@ from app.providers.failures import provider_error
 KEY = "canary-key-1a2b"
 
 
-def passed_on(status: int, body: Any) -> str | None:
-    error = provider_error(status, error_object(body) or ErrorObject(), "main", key=KEY)
+def passed_on(status: int, body: Any, key: str | None = KEY) -> str | None:
+    error = provider_error(status, error_object(body) or ErrorObject(), "main", key=key)
     return error.members().get("provider_message")
 
 
@@ -57,6 +57,12 @@ def test_it_is_the_innermost_message_on_one_bounded_line(body: Any, shown: str) 
 )
 def test_nothing_is_passed_on_of_a_message_that_may_have_a_key(message: str) -> None:
     assert passed_on(400, said(message)) is None
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_what_an_error_says_of_the_request_is_passed_on(status: int) -> None:
+    for key in (KEY, None):
+        assert passed_on(status, said("Words of it"), key) == "Words of it"
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 429, 500, 503])

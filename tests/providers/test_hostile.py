@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from app.domain.errors import ProviderDown, ProviderError
+from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.types import Delta
 from app.providers.anthropic_answer import MessageAssembly
 from app.providers.openai_answer import ChatAssembly
@@ -212,6 +212,16 @@ async def test_a_failure_is_reported_by_its_status_however_its_body_is() -> None
     for body, encoding in ((bomb, "gzip"), (bomb, "gzip, gzip"), (b"[" * 100_000, "identity")):
         error = await failure_of(Answer(body, 503, {"content-encoding": encoding}), hits=3)
         assert error.status == 503
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failure_whose_body_breaks_off_is_what_its_head_states(*, stream: bool) -> None:
+    """It was a provider that cannot be reached, called again without the delay that it had asked for."""
+    on_delta = to_nobody if stream else None
+    refused = await failure_of(Answer(chat(), 401, cut_bytes=20), hits=1, on_delta=on_delta)
+    assert (type(refused), refused.status) == (ProviderRefused, 401)
+    limited = await failure_of(Answer(chat(), 429, {"retry-after": "60"}, cut_bytes=20), hits=1, on_delta=on_delta)
+    assert (type(limited), limited.retry_after_s) == (ProviderRateLimited, 60.0)
 
 
 @pytest.mark.parametrize("mark", list(MOST_JSON_MARKS))

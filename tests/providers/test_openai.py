@@ -38,6 +38,7 @@ async def test_a_long_request_arrives_whole_with_its_length_and_is_tried_again_w
     assert completion.text == "Hello."
     assert [seen.json["messages"] for seen in server.seen] == [request.messages] * 3
     assert all("transfer-encoding" not in seen.headers for seen in server.seen)
+    assert all(seen.headers["authorization"] == f"Bearer {SECRET}" for seen in server.seen)
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -247,10 +248,48 @@ async def test_a_refusal_is_not_called_again(status: int) -> None:
     assert "invalid_request_error" in error.detail
 
 
-@pytest.mark.parametrize("code", ["insufficient_quota", "exceeded_current_quota_error", "billing_not_active", "1113"])
+_KEY = "Check the key that its api_key_env names."
+_NAME = "Check its model name and base_url."
+_REASONING = "It is about earlier reasoning: see return_reasoning of the model catalogue."
+_REDIRECT = "It is a redirect, which is never followed, so that the key goes to no other origin: check its base_url."
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "advice"),
+    [
+        (300, PROMPT, _REDIRECT),
+        (308, PROMPT, _REDIRECT),
+        (400, "The `reasoning_content` in the thinking mode must be passed back to the API.", _REASONING),
+        (422, "Function call is missing a thought_signature in functionCall parts.", _REASONING),
+        (401, "reasoning_content", _KEY),
+        (403, PROMPT, _KEY),
+        (404, PROMPT, _NAME),
+        (405, "reasoning_content", None),
+        (400, PROMPT, None),
+    ],
+)
+async def test_a_refusal_says_what_in_the_catalogue_to_look_at(status: int, message: str, advice: str | None) -> None:
+    error = await failure_of(Answer({"error": {"message": message}}, status), hits=1)
+    assert error.detail.endswith(f"(HTTP {status}). {advice}" if advice else f"(HTTP {status}).")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "insufficient_balance",
+        "exceeded_current_quota_error",
+        "billing_not_active",
+        "1113",
+        "credit_balance_too_low",
+        "quota_exhausted",
+    ],
+)
 async def test_a_quota_that_is_used_up_is_not_called_again(code: str) -> None:
     error = await failure_of(Answer({"error": {"code": code, "message": PROMPT}}, 429), OK, hits=1)
     assert isinstance(error, ProviderOutOfQuota)
+    assert error.status == 429
     assert error.detail.endswith("Its quota is used up.")
 
 

@@ -306,6 +306,8 @@ OVERFLOWS: list[Row] = [
         None,
     ),
     ("groq", 400, error_body("Please reduce the length of the messages or completion.", **LONG), None, None, None),
+    ("groq, no code", 400, error_body("Please reduce the length of the messages or completion."), None, None, None),
+    ("bedrock, itself", 400, {"message": "Input is too long for requested model."}, None, None, None),
     (
         "groq, too large for a minute",
         413,

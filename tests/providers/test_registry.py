@@ -331,6 +331,8 @@ REASONING: list[tuple[str, ReasoningRule | None]] = [
     ("base_url = 'https://api.deepseek.com'\nparameters = { thinking = { type = 'disabled' } }", OF_RESPONSES),
     ("base_url = 'https://api.deepseek.com/v1'\nreturn_reasoning = 'never'", None),
     ("base_url = 'https://api.moonshot.ai/v1'", ReasoningRule("text", "tool_turns")),
+    ("base_url = 'https://api.moonshot.cn/v1'", ReasoningRule("text", "tool_turns")),
+    ("base_url = 'https://europe-west1-aiplatform.googleapis.com/v1beta1'", ReasoningRule("blocks", "tool_loop")),
     ("base_url = 'https://generativelanguage.googleapis.com/v1beta/openai'", ReasoningRule("blocks", "tool_loop")),
     ("base_url = 'https://generativelanguage.googleapis.com/v1beta/openai'\nreturn_reasoning = 'never'", None),
     ("base_url = 'https://openrouter.ai/api/v1'", ReasoningRule("blocks", "tool_turns")),

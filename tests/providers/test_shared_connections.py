@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import psutil
 import pytest
 
 from app.core.fairness import tenant_at_work
@@ -13,14 +14,19 @@ from app.providers.transport import AttemptError, HttpTransport
 
 _LONG_S = 20.0
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+_SURPLUS = _ANSWER.replace(b"{}", b"[]")
 
 
 class _Server:
-    """Answers `/hold` once `over` is set, and breaks off at `/broken`; `held` counts calls that wait."""
+    """Answers `/hold` once `over` is set, and `/joined` in two packets, of which the second has another answer. Breaks
+    off at `/broken`. Answers `/twice` again once `over` is set.
+
+    `held` counts calls that wait, `surplus` second answers.
+    """
 
     def __init__(self) -> None:
         self.over = asyncio.Event()
-        self.held = 0
+        self.held = self.surplus = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -31,7 +37,17 @@ class _Server:
                 if b"/hold" in head:
                     self.held += 1
                     await self.over.wait()
+                if b"/joined" in head:
+                    writer.write(_ANSWER[:-2])
+                    await asyncio.sleep(0.05)  # the client has read the head
+                    writer.write(_ANSWER[-2:] + _SURPLUS)
+                    self.surplus += 1
+                    continue
                 writer.write(_ANSWER)
+                if b"/twice" in head:
+                    await self.over.wait()
+                    writer.write(_SURPLUS)
+                    self.surplus += 1
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -72,6 +88,21 @@ async def test_calls_of_one_tenant_that_hang_leave_another_a_connection() -> Non
         await transport.aclose()
 
 
+async def test_hundreds_of_calls_run_at_once() -> None:
+    """aiohttp's own bound is 100."""
+    transport = HttpTransport("main", encrypted=False)
+    async with _serving() as (server, url):
+        calls = [asyncio.create_task(_post(transport, "a", f"{url}/hold")) for _ in range(200)]
+        for _ in range(2_000):
+            if server.held == 200:
+                break
+            await asyncio.sleep(0.01)
+        assert server.held == 200
+        server.over.set()
+        assert await asyncio.gather(*calls) == [b"{}"] * 200
+        await transport.aclose()
+
+
 async def test_calls_that_fail_or_are_cancelled_give_their_connection_back() -> None:
     transport = HttpTransport("main", encrypted=False, most_calls=1)
     async with _serving() as (_, url):
@@ -81,4 +112,44 @@ async def test_calls_that_fail_or_are_cancelled_give_their_connection_back() -> 
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(_post(transport, "a", f"{url}/hold"), 0.1)
         assert await asyncio.wait_for(_post(transport, "a", f"{url}/quick"), _LONG_S) == b"{}"
+        await transport.aclose()
+
+
+async def test_a_call_whose_request_is_not_read_leaves_no_connection_behind() -> None:
+    """Each left one open with half a megabyte of its request, until the server would have read that."""
+    transport = HttpTransport("main", encrypted=False)
+    async with _serving() as (server, url):
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(transport.post(f"{url}/hold", {}, (bytes(32 * 2**20),)), 0.2)
+        assert server.held == 3
+        await asyncio.sleep(0)
+        assert _open_to(url) == 0
+        await transport.aclose()
+
+
+def _open_to(url: str) -> int:
+    """How many connections this process has to the server."""
+    connections = psutil.Process().net_connections()
+    return sum(url.endswith(f":{each.raddr.port}") for each in connections if each.raddr)
+
+
+async def test_an_answer_to_no_request_is_not_taken_for_the_answer_to_the_next_one() -> None:
+    """It was, and so was each later answer for the one to the request after its own, of whichever tenant."""
+    transport = HttpTransport("main", encrypted=False)
+    async with _serving() as (server, url):
+        assert await _post(transport, "a", f"{url}/twice") == b"{}"
+        server.over.set()
+        await asyncio.sleep(0.05)  # the surplus answer has arrived
+        assert (server.surplus, _open_to(url)) == (1, 0)
+        assert await asyncio.wait_for(_post(transport, "b", f"{url}/quick"), _LONG_S) == b"{}"
+        await transport.aclose()
+
+
+async def test_an_answer_that_comes_with_the_end_of_another_is_not_taken_for_the_next_one() -> None:
+    transport = HttpTransport("main", encrypted=False)
+    async with _serving() as (server, url):
+        assert await _post(transport, "a", f"{url}/joined") == b"{}"
+        assert server.surplus == 1
+        assert await asyncio.wait_for(_post(transport, "b", f"{url}/quick"), _LONG_S) == b"{}"
         await transport.aclose()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain.types import ToolCall
@@ -23,7 +23,10 @@ CASES: list[tuple[ThinkTags | None, str, str, str | None]] = [
     (None, "<think>\nWhy?\n</think>\n\nYes.", "Yes.", "Why?\n"),
     (None, "\n<think>Why?</think>Yes.", "Yes.", "Why?"),
     (None, "<think>\n\n</think>\n\nYes.", "Yes.", None),  # Qwen 3 with thinking off
+    (None, " " * 64 + "<think>Why?</think>Yes.", "Yes.", "Why?"),
+    (None, " " * 65 + "<think>Why?</think>Yes.", " " * 65 + "<think>Why?</think>Yes.", None),
     (None, "<think>It never", "", "It never"),
+    (None, "<think>It never</thi", "", "It never</thi"),
     (None, "<think>a </thin b</think> c", "c", "a </thin b"),
     (None, "Write <think> and </think>.", "Write <think> and </think>.", None),
     (None, "<thinking>Yes</thinking>", "<thinking>Yes</thinking>", None),
@@ -76,6 +79,7 @@ def separated(tags: ThinkTags, pieces: Sequence[str]) -> tuple[str, str]:
     return "".join(text for text, _ in parts), "".join(reasoning for _, reasoning in parts)
 
 
+@example("separate", ["<think>a", "", " b"])
 @given(
     st.sampled_from(("separate", "opened", "keep")),
     st.lists(st.text("<think/> \na", max_size=9) | st.sampled_from(("<think>", "</think>", "<thi", "</thin", "nk>"))),

@@ -228,6 +228,24 @@ async def test_a_count_is_kept_so_that_the_engine_does_not_count_large_text_on_t
     assert once.fired == 1
 
 
+def test_the_counts_that_were_used_last_are_kept_and_no_more() -> None:
+    counted: list[str] = []
+
+    class Length:
+        def count(self, text: str) -> int:
+            counted.append(text)
+            return len(text)
+
+    estimate = Tokenizers(lambda _encoding: Length()).estimator("o200k_base")
+    texts = [f"text {number}" for number in range(8_192)]
+    for text in (*texts, texts[0], "one more"):
+        estimate(text)
+    assert counted == [*texts, "one more"]
+    for text in (texts[0], texts[2], texts[1]):
+        assert estimate(text) == len(text)
+    assert counted == [*texts, "one more", texts[1]]
+
+
 def test_no_text_is_kept_with_its_count(tokenizers: Tokenizers) -> None:
     text = "".join(["My door code is ", "4711."])
     before = sys.getrefcount(text)

@@ -50,7 +50,7 @@ _QUOTA_CODES: Final = frozenset(
         "quota_exhausted",
     }
 )
-_QUOTA_STATUSES: Final = frozenset({400, 402, 403, 429})
+_QUOTA_STATUSES: Final = frozenset({400, 403, 429})
 _OUT_OF_CREDIT: Final = re.compile(
     r"your credit balance is too low|you have reached your specified (?:workspace )?api usage limits"  # Anthropic, 400
     r"|your (?:newly created )?teams?\b.{0,80}(?:used all available credits|have any credits)"  # xAI, 403 and 429

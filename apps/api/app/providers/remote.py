@@ -280,11 +280,11 @@ class RemoteModel(Provider):
 
 
 async def _read_json(reply: HttpReply) -> tuple[Any, ErrorObject | None]:
-    """The answer, and its error or None. Raises `MalformedAnswerError`, but not for an error status, which suffices."""
+    """The answer, and its error or None. Raises as `HttpReply.read`, but not for an error status, which suffices."""
     try:
         answer = decode_json(await reply.read())
         error = error_object(answer)
-    except MalformedAnswerError:
+    except (AttemptError, MalformedAnswerError):
         if reply.is_success:
             raise
         answer = error = None

@@ -27,8 +27,6 @@ class TaggedText:
 
     def add(self, piece: str) -> tuple[str, str]:
         """The text and the reasoning that can be passed on. What may be the beginning of a tag is held."""
-        if self._at == "text":
-            return piece, ""
         text, self._held, reasoning = self._held + piece, "", ""
         if self._at == "before":
             begun = text.lstrip()

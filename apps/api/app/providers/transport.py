@@ -20,6 +20,8 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 import httpx
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.domain.errors import ProviderDown, ProviderError, ProviderTimeout
@@ -113,7 +115,7 @@ class HttpTransport:
         self._session: aiohttp.ClientSession | None = None
 
     def _open_session(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
+        connector = _Connector(
             limit=0,  # the gate has it
             keepalive_timeout=_KEEPALIVE_S,
             ssl=self._certificates,
@@ -153,6 +155,49 @@ class HttpTransport:
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Ends an idle connection over which something arrives, and one over which more than an answer arrived.
+
+    aiohttp (3.14) would keep all of it and take it for the answer to the next request, which may be another tenant's,
+    and each answer that follows for the one to the request after its own.
+    """
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own parameter
+    ) -> Connection:
+        connection = await super().connect(req, traces, timeout)
+        while connection.protocol is not None and connection.protocol.should_close:  # it came with the last answer
+            connection.close()
+            connection = await super().connect(req, traces, timeout)
+        if connection.transport is not None and connection.protocol is not None:
+            connection.transport.set_protocol(connection.protocol)
+            connection.add_callback(partial(_rest, connection.transport, connection.protocol))
+        return connection
+
+
+def _rest(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+    if transport.get_write_buffer_size():  # closing would wait, perhaps for ever, until the server takes the rest
+        transport.abort()
+    transport.set_protocol(_Idle(transport, protocol))
+
+
+class _Idle(asyncio.Protocol):
+    """The protocol of a connection between two calls."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+        self._transport = transport
+        self._protocol = protocol
+
+    def data_received(self, data: bytes) -> None:  # noqa: ARG002 - whatever it is
+        self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._protocol.connection_lost(exc)
 
 
 @contextlib.contextmanager
