@@ -55,7 +55,7 @@ def replay(
     Exits with 1 when a prompt was over its budget or broken, or the service answered 5xx, with 2 when it could not be
     run.
     """
-    console = Console(stderr=as_json, highlight=False)
+    console = Console(stderr=as_json, highlight=False, markup=False, emoji=False)  # names are shown as they are
     options = ReplayOptions(
         window_tokens=window,
         recorded=recorded,
@@ -97,7 +97,7 @@ def replay_all(
     """Replays one conversation after the other under a progress bar; with `bars` a line for every model call."""
     planned = sum(len(conversation.turns[: options.max_turns]) for conversation in conversations)
     columns = (
-        TextColumn("  {task.description}"),
+        TextColumn("  {task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("turns"),
@@ -118,7 +118,7 @@ def replay_all(
         for conversation in conversations:
             progress.update(task, description=conversation.name)
             if bars and len(conversations) > 1:
-                progress.console.print(f"\n  {conversation.name}", style="bold", markup=False)
+                progress.console.print(f"\n  {conversation.name}", style="bold")
             sessions.append(replay_conversation(service, conversation, options, on_turn))
     return sessions
 

@@ -17,7 +17,7 @@ from app.api.problems import KINDS
 from plimsoll_sdk import AsyncPlimsoll, Plimsoll, operations
 from plimsoll_sdk.call import OPERATIONS, Call
 from plimsoll_sdk.connection import POOL_LIMITS
-from plimsoll_sdk.errors import BY_CODE, NotFound, problem_of
+from plimsoll_sdk.errors import BY_CODE, LimitExceeded, NotFound, problem_of
 from plimsoll_sdk.models import Answer
 from tests.client.clients import ALL, Kind, Talker, talker
 from tests.client.typescript import Driven, camel_case, driven
@@ -169,6 +169,10 @@ def test_every_code_of_the_service_has_an_error_of_its_own_kind() -> None:
         assert (error.code, error.status, error.detail, error.fields) == (code, kind.status, "Why.", {"extra": 1})
         assert isinstance(error, NotFound) == (kind.status == 404)
     assert isinstance(problem_of(404, {"code": "of_next_year", "detail": ""}), NotFound)
+    for of_a_proxy in ({"code": 429, "limit": 60}, {"code": 429, "limit": {"unit": "minute"}}, {"code": 429}):
+        limited = problem_of(429, of_a_proxy)
+        assert isinstance(limited, LimitExceeded)
+        assert limited.limit is None
 
 
 @ALL

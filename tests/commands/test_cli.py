@@ -547,6 +547,7 @@ def test_limits_of_a_tenant_are_set_listed_and_cleared(tmp_path: Path, database_
         ("purge", "--older-than", "30d", "--tenant", "a\udcff"),
         ("simulate", UNKNOWN_ID, "--tenant", "a\udcff"),
         ("simulate", UNKNOWN_ID, "--policy", "a\udcff"),
+        ("simulate", UNKNOWN_ID, "--policy", '{"focus": "\udcff"}'),
         ("simulate", UNKNOWN_ID, "--model", "a\udcff"),
         ("keys", "create", "--tenant", "acme", "--name", "a\udcff"),
         ("keys", "create", "--tenant", "acme", "--name", "a", "--secret-env", "a\udcff"),

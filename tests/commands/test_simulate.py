@@ -30,6 +30,8 @@ def test_it_reads_the_database_of_the_settings_and_prints_a_column_for_each_poli
     for heading in ("what happened", "full history", "at 70 %", "at 95 %", "all 2 sessions", "user's words verbatim"):
         assert heading in done.stdout
     assert "1 (9)" in done.stdout
+    done = plimsoll(tmp_path, "simulate", ids[0], "--policy", "[/b][red]:rocket:=rolling", DATABASE_URL=database_url)
+    assert "[/b][red]:rocket:" in done.stdout, done.stderr
 
     asked = ("--policy", "rolling", "--policy", 'mine={"mandatory_summary_turn": 3}', "--model", "offline", "--json")
     done = plimsoll(tmp_path, "simulate", ids[0], *asked, DATABASE_URL=database_url)
@@ -61,8 +63,9 @@ def test_a_policy_is_read_as_a_preset_as_json_or_under_a_name() -> None:
         'mine={"protected_turns": 2}': Variant("mine", {"protected_turns": 2}),
     }.items():
         assert read_policy(text) == variant
-    with pytest.raises(OperatorError):
-        read_policy("mine={")
+    for wrong in ("mine={", '{"focus": "\\ud800"}', '{"focus":' * 10_000):
+        with pytest.raises(OperatorError, match="this is not JSON"):
+            read_policy(wrong)
 
 
 def test_the_table_counts_cleared_inputs_of_tool_calls_as_shortened_messages(client: httpx.Client) -> None:

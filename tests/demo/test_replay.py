@@ -241,6 +241,16 @@ def test_each_line_is_a_row_and_the_last_row_is_their_sum(tmp_path: Path) -> Non
     assert all(word in table for word in ("first", "second", "total"))
 
 
+def test_the_name_of_a_recording_is_shown_as_it_is(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day."}]
+    path = tmp_path / "talks.jsonl"
+    path.write_text("".join(json.dumps({"id": each, "messages": messages}) + "\n" for each in ("[/b]", ":+1:")))
+    with contract_server() as held:
+        code, printed = run(held, path, "--session-per-line")
+    assert code == 0, printed
+    assert printed.count("[/b]") == printed.count(":+1:") == 2
+
+
 def test_every_line_fits_100_columns_and_reads_without_colour(tmp_path: Path) -> None:
     path = recording(tmp_path / "talk.jsonl", prompts={3: "word " * 500})
     with contract_server() as held:

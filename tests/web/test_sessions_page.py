@@ -183,6 +183,39 @@ async def test_a_key_signs_in_to_its_tenant_and_is_kept_nowhere_but_in_memory(
             await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
+async def test_who_is_signed_in_is_asked_for_a_key_once_the_own_one_is_refused_and_finds_what_was_typed(
+    browser: Browser, database_url: str
+) -> None:
+    key = await _key(database_url, "anna")
+    refusal = '{"title": "No key", "status": 401, "code": "unauthenticated", "detail": "The key is not known."}'
+    with serving(settings_for(database_url)) as origin:
+        with httpx.Client(
+            base_url=origin, headers={"Authorization": f"Bearer {key}"}, trust_env=False, timeout=PATIENCE_S
+        ) as client:
+            sid = new_session(client, room_goal="of Anna")
+        async with open_page(browser, origin) as (page, watch):
+            watch.expected = ("status of 401",)
+            await page.goto(f"{origin}/ui/#/sessions/{sid}/chat")
+            await expect(page.get_by_label("API key")).to_be_focused()
+            await expect(page).to_have_title("Sign in – Plimsoll")
+            await expect(page.get_by_role("alert")).to_have_count(0)
+            await page.keyboard.type(key)
+            await page.keyboard.press("Enter")
+            await page.get_by_label("Message", exact=True).fill("Half a sent")
+            await page.route("**/v1/**", lambda it: it.fulfill(status=401, body=refusal))
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("alert")).to_have_text("The key is not accepted any more.")
+            await expect(page.get_by_label("API key")).to_be_focused()
+            await expect(page).to_have_title("Sign in – Plimsoll")
+            await page.unroute("**/v1/**")
+            await page.keyboard.type(key)
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_label("Message", exact=True)).to_have_value("Half a sent")
+            await page.get_by_role("button", name="Sign out").click()
+            await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+            await expect(page.get_by_role("alert")).to_have_count(0)
+
+
 async def _key(database_url: str, tenant: str) -> str:
     database = Database(database_url, pool_size=1)
     try:

@@ -82,18 +82,26 @@ async function send(path: string, options: Options): Promise<Response> {
 
 async function problemOf(answer: Response): Promise<Problem> {
   if (answer.status === 401) onRefused();
-  try {
-    return new Problem((await answer.json()) as ProblemBody);
-  } catch {
-    const detail = `The service answered ${answer.status}.`;
-    return new Problem({ title: "Unexpected answer", status: answer.status, code: "unexpected", detail });
-  }
+  const body: unknown = await answer.json().catch(() => null);
+  return isProblem(body) ? new Problem(body) : unexpected(answer, `The service answered ${answer.status}.`);
+}
+
+/** A proxy on the way answers with JSON of its own, or with a page. */
+function isProblem(body: unknown): body is ProblemBody {
+  return typeof (body as Partial<ProblemBody> | null)?.detail === "string";
+}
+
+function unexpected({ status }: Response, detail: string): Problem {
+  return new Problem({ title: "Unexpected answer", status, code: "unexpected", detail });
 }
 
 /** A call that answers JSON; 204 gives undefined. */
 export async function call<T>(path: string, options: Options = {}): Promise<T> {
   const answer = await send(path, options);
-  return (answer.status === 204 ? undefined : await answer.json()) as T;
+  if (answer.status === 204) return undefined as T;
+  return (await answer.json().catch(() => {
+    throw unexpected(answer, "The answer cannot be read: it was cut off, or it is not the service's.");
+  })) as T;
 }
 
 /** Has the browser save an answer as a file. */

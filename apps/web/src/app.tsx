@@ -1,4 +1,4 @@
-import { useCallback, useEffect, useState } from "preact/hooks";
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { call, isSignedIn, Problem, signOut, whenRefused } from "./api";
 import { LiveProvider } from "./live";
 import { SessionPage } from "./pages/session";
@@ -9,7 +9,11 @@ import { addressOf, usePlace } from "./router";
 import type { ModelList } from "./types";
 import { Failure } from "./ui/failure";
 
-type Access = { state: "connecting" } | { state: "sign-in" } | { state: "failed"; why: string } | { state: "granted" };
+type Access =
+  | { state: "connecting" }
+  | { state: "sign-in"; why: string | null }
+  | { state: "failed"; why: string }
+  | { state: "granted" };
 
 export function App() {
   const [access, setAccess] = useState<Access>({ state: "connecting" });
@@ -21,19 +25,19 @@ export function App() {
       setModels(await call<ModelList>("models"));
       setAccess({ state: "granted" });
     } catch (error) {
-      const refused = error instanceof Problem && error.body.status === 401;
-      setAccess(refused ? { state: "sign-in" } : { state: "failed", why: sentenceOf(error) });
+      const isRefused = error instanceof Problem && error.body.status === 401; // which led to the sign-in already
+      if (!isRefused) setAccess({ state: "failed", why: sentenceOf(error) });
     }
   }, []);
 
-  const leave = useCallback(() => {
+  const leave = useCallback((why: string | null) => {
     signOut();
     setModels(null);
-    setAccess({ state: "sign-in" });
+    setAccess((before) => (before.state === "sign-in" ? before : { state: "sign-in", why }));
   }, []);
 
   useEffect(() => {
-    whenRefused(leave);
+    whenRefused(() => leave(isSignedIn() ? "The key is not accepted any more." : null));
     void connect();
   }, [connect, leave]);
 
@@ -51,7 +55,7 @@ export function App() {
           <a href={addressOf()}>Sessions</a>
           <a href="../docs">API</a>
           {isSignedIn() && (
-            <button type="button" class="plain" onClick={leave}>
+            <button type="button" class="plain" onClick={() => leave(null)}>
               Sign out
             </button>
           )}
@@ -59,7 +63,7 @@ export function App() {
       </header>
       <main id="main" tabIndex={-1}>
         {access.state === "failed" && <Failure why={access.why} onRetry={() => void connect()} />}
-        {access.state === "sign-in" && <SignInPage onSignedIn={connect} />}
+        {access.state === "sign-in" && <SignInPage why={access.why} onSignedIn={connect} />}
         {(access.state === "connecting" || access.state === "granted") && (
           <LiveProvider>
             {access.state === "granted" && models ? <Pages models={models} /> : <p role="status">Connecting…</p>}
@@ -73,9 +77,11 @@ export function App() {
 function Pages({ models }: { models: ModelList }) {
   const place = usePlace();
   const named = place.page === "session" ? place.sessionId : "";
+  const before = useRef(named);
   // A new page is announced, and the keyboard goes on from its top.
   useEffect(() => {
-    if (named) document.querySelector<HTMLElement>("#main h1")?.focus();
+    if (named || before.current) document.querySelector<HTMLElement>("#main h1")?.focus();
+    before.current = named;
   }, [named]);
   return place.page === "sessions" ? (
     <SessionsPage models={models} />

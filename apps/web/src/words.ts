@@ -2,6 +2,7 @@
 // that what is highlighted is what matched. Scripts without spaces are compared in runs of two characters there and not
 // highlighted here.
 
+import { firstOf } from "./format";
 import type { Reasons } from "./types";
 
 const WORD = /[\p{L}\p{N}_]+(?:['’]\p{L}+)?/gu;
@@ -71,8 +72,9 @@ export function excerptOf(text: string, terms: ReadonlySet<string>, characters: 
     first += word.length;
   }
   const start = first >= line.length ? 0 : Math.max(0, Math.min(first - characters / 4, line.length - characters));
-  const part = line.slice(start, start + characters);
-  return `${start > 0 ? "…" : ""}${part}${start + characters < line.length ? "…" : ""}`;
+  const before = firstOf(line, start);
+  const part = firstOf(line.slice(before.length), characters);
+  return `${before && "…"}${part}${before.length + part.length < line.length ? "…" : ""}`;
 }
 
 function termOf(word: string): string {

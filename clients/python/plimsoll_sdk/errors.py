@@ -236,8 +236,7 @@ class LimitExceeded(Problem):
     @property
     def limit(self) -> LimitFigures | None:
         """Which limit; None where a proxy said it and not the service."""
-        found = self.fields.get("limit")
-        return None if found is None else LimitFigures.model_validate(found)
+        return next(iter(_each(LimitFigures, [self.fields.get("limit")])), None)
 
 
 class ProviderFailed(Problem):

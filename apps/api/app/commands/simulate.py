@@ -5,7 +5,6 @@ A table has a column for what happened, for the full history, and for each polic
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, get_args
@@ -52,21 +51,23 @@ def simulate_command(
     if as_json:
         typer.echo(orjson.dumps({"sessions": simulations}, default=str, option=orjson.OPT_INDENT_2).decode())
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)  # names of policies are shown as they are
     for one in simulations:
         console.print(table(f"session {one['session_id']}, {one['turns']:,} turns", [one]))
     if len(simulations) > 1:
         console.print(table(f"all {len(simulations)} sessions", simulations))
     for note in notes(simulations):
-        console.print(note, style="dim", markup=False)
+        console.print(note, style="dim")
 
 
 def read_policy(text: str) -> Variant:
-    """`rolling`, `{"protected_turns": 2}`, or either behind `NAME=`. Raises `OperatorError` for invalid JSON."""
+    """`rolling`, `{"protected_turns": 2}`, or either behind `NAME=`. Raises `OperatorError` for invalid JSON, and
+    `BadParameter` for what is not UTF-8."""
+    as_text(text)
     name, separator, value = text.partition("=") if not text.lstrip().startswith("{") else ("", "", text)
     given = value if separator or not name else name
     try:
-        variant = variant_of(json.loads(given) if given.lstrip().startswith("{") else given)
+        variant = variant_of(orjson.loads(given) if given.lstrip().startswith("{") else given)
     except ValueError as error:
         raise OperatorError(f"--policy {text}: this is not JSON ({error})") from error
     return Variant(name.strip(), variant.overrides) if separator else variant

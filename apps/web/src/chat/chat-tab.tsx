@@ -178,6 +178,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
         />
       </section>
       <aside aria-label="Window">
+        {now.loading && !now.value && <p class="quiet">Reading the window…</p>}
         <Failure why={now.problem} onRetry={now.reload} />
         <WindowPanel sessionId={sessionId} now={now.value} context={stream.running?.context ?? null} />
       </aside>

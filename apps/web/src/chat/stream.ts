@@ -25,6 +25,12 @@ interface Followed {
 }
 
 const LONGEST_LOOK_MS = 5000;
+const LOST: ProblemBody = {
+  title: "No answer",
+  status: 0,
+  code: "unreachable",
+  detail: "The connection was lost before the answer was complete.",
+};
 
 export function useTurnStream(sessionId: string, onEnd: () => void): TurnStream {
   const [running, setRunning] = useState<Streaming | null>(null);
@@ -53,7 +59,7 @@ export function useTurnStream(sessionId: string, onEnd: () => void): TurnStream 
         setRunning(now);
       }
     } catch (error) {
-      why = error instanceof Problem ? error.body : lost(String(error));
+      why = error instanceof Problem ? error.body : LOST;
     }
     return { turn: now.turn, why };
   }
@@ -100,10 +106,6 @@ async function storedBy(path: string, key: string): Promise<Turn | null | undefi
   } catch {
     return undefined;
   }
-}
-
-function lost(detail: string): ProblemBody {
-  return { title: "Broken", status: 0, code: "broken", detail };
 }
 
 function newKey(): string {

@@ -27,6 +27,7 @@ export function Branch({ sessionId, models, total, version }: Props) {
       <h2 id="branch">Branch</h2>
       <p class="quiet small">Each creates a new session. This one does not change.</p>
       {total === 0 && <p class="quiet">There is no turn yet.</p>}
+      {newest.loading && total > 0 && !last && <p class="quiet">Reading the newest turn…</p>}
       <Failure why={newest.problem} onRetry={newest.reload} />
       {last && <Fork sessionId={sessionId} last={last} />}
       {last && !OPEN.includes(last.status) && (

@@ -64,9 +64,9 @@ export function Pins({ sessionId }: { sessionId: string }) {
       {edited && (
         <PinForm key={edited.name} pin={edited} onSave={(pin) => void save(pin)} onLeave={() => setEdited(null)} />
       )}
-      {listed.length === 0 ? (
-        pins.value && !pins.loading && <p class="quiet">There are no pins. Pinned content is part of every prompt.</p>
-      ) : (
+      {pins.loading && !pins.value && <p class="quiet">Reading the pins…</p>}
+      {pins.value?.length === 0 && <p class="quiet">There are no pins. Pinned content is part of every prompt.</p>}
+      {listed.length > 0 && (
         <p class="small quiet">
           {plural(listed.length, "pin")}, {plural(cost, "token")} in every prompt.
         </p>

@@ -101,6 +101,7 @@ export function Summaries({ sessionId, onChange }: Props) {
       </div>
       <Failure why={listed.problem} onRetry={listed.reload} />
       <Outcome result={result} />
+      {listed.loading && !listed.value && <p class="quiet">Reading the summaries…</p>}
       {listed.value && summaries.length === 0 && !listed.loading && <p class="quiet">There is none yet.</p>}
       <ol class="plain-list">
         {summaries.map((summary) => (

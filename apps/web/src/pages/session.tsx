@@ -11,6 +11,7 @@ import { SessionHead } from "./session-head";
 import { WhatIfTab } from "../what-if/what-if-tab";
 import { WindowTab } from "../window/window-tab";
 import { Failure } from "../ui/failure";
+import { useKeptFocus } from "../ui/kept-focus";
 
 interface Props {
   place: Extract<Place, { page: "session" }>;
@@ -29,6 +30,7 @@ export function SessionPage({ place, models }: Props) {
     if (change === null || change.session_id === sessionId) refresh();
   });
 
+  const heading = useKeptFocus<HTMLHeadingElement>(session.problem);
   const problem = <Failure why={session.problem} onRetry={session.reload} />;
   const head = <SessionHead session={session.value} tab={place.tab} turn={place.turn} onChange={session.reload} />;
   if (!session.value) {
@@ -36,7 +38,9 @@ export function SessionPage({ place, models }: Props) {
     if (!session.problem) return head;
     return (
       <>
-        <h1 tabIndex={-1}>Session</h1>
+        <h1 ref={heading} tabIndex={-1}>
+          Session
+        </h1>
         {problem}
       </>
     );

@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { call, Problem, signIn, signOut } from "../api";
 import { sentenceOf } from "../resource";
 import { Failure } from "../ui/failure";
@@ -6,11 +6,22 @@ import { Failure } from "../ui/failure";
 /** Other characters can not be sent in a header. */
 const SENDABLE = /^[\x21-\x7e]+$/;
 
+interface Props {
+  /** Why the key that was good before is none any more. */
+  why: string | null;
+  onSignedIn: () => Promise<void>;
+}
+
 /** Asks for an API key, which is tried before it is kept. It stays in the page's memory and is gone on reload. */
-export function SignInPage({ onSignedIn }: { onSignedIn: () => Promise<void> }) {
+export function SignInPage({ why, onSignedIn }: Props) {
   const [given, setGiven] = useState("");
-  const [problem, setProblem] = useState<string | null>(null);
+  const [problem, setProblem] = useState(why);
   const [trying, setTrying] = useState(false);
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => {
+    document.title = "Sign in – Plimsoll";
+    field.current?.focus();
+  }, []);
 
   async function submit(event: Event) {
     event.preventDefault();
@@ -40,6 +51,7 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => Promise<void> }) 
       <label for="key">API key</label>
       <input
         id="key"
+        ref={field}
         type="password"
         autocomplete="off"
         spellcheck={false}

@@ -42,6 +42,7 @@ export function FoundEverywhere({ words }: { words: string }) {
   const terms = termsOf(words);
 
   async function readOn() {
+    setProblem(null);
     try {
       const page = await foundIn(words, cursor);
       setMore((before) => {

@@ -14,27 +14,36 @@ interface Props {
 
 /** Makes a message part of every prompt from now on. */
 export function PinButton({ sessionId, name, content, label, onPinned }: Props) {
-  const [done, setDone] = useState<string | null>(null);
+  const [done, setDone] = useState(false);
+  const [problem, setProblem] = useState<string | null>(null);
   const answer = useKeptFocus<HTMLSpanElement>(done);
 
   async function pin() {
+    setProblem(null);
     try {
       const body = { content, source: name.replaceAll("-", " ") };
       await call(`sessions/${sessionId}/pins/${encodeURIComponent(name)}`, { method: "PUT", body });
-      setDone("Pinned: it is in every prompt from now on.");
+      setDone(true);
       onPinned?.();
     } catch (error) {
-      setDone(sentenceOf(error));
+      setProblem(sentenceOf(error));
     }
   }
 
   return done ? (
     <span ref={answer} tabIndex={-1} class="small quiet" role="status">
-      {done}
+      Pinned: it is in every prompt from now on.
     </span>
   ) : (
-    <button type="button" class="plain small" title="Keep it in every prompt" onClick={() => void pin()}>
-      {label}
-    </button>
+    <>
+      <button type="button" class="plain small" title="Keep it in every prompt" onClick={() => void pin()}>
+        {label}
+      </button>
+      {problem && (
+        <span class="small failed-why" role="alert">
+          {problem}
+        </span>
+      )}
+    </>
   );
 }
