@@ -22,7 +22,6 @@ from .model_server import FOLDER, MODEL, WINDOW_TOKENS, ModelServer, model_serve
 MAX_REPLY_TOKENS = 160
 OVERSTATED_TOKENS = 16_384
 _FIGURES = pytest.StashKey[Figures]()
-_WHY_NO_SUMMARY = re.compile(r"the summarizer (\w+) gave no usable summary \((\w+)\)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,10 +54,12 @@ class Plimsoll:
     service: Service
     log_path: Path
 
-    def why_no_summary(self, alias: str) -> Counter[str]:
-        """Why summaries by this alias were not used, counted."""
-        log = self.log_path.read_text(encoding="utf-8")
-        return Counter(reason for named, reason in _WHY_NO_SUMMARY.findall(log) if named == alias)
+    def why_no_summary(self, session_id: str) -> Counter[str]:
+        """Why a summarizer's answers were not used in the session's turns, counted. The log leaves repetitions out."""
+        turns = self.service.request("GET", f"/v1/sessions/{session_id}/turns", limit=100).body["items"]
+        read = [self.service.request("GET", f"/v1/sessions/{session_id}/turns/{turn['id']}").body for turn in turns]
+        steps = [step for turn in read for step in turn["steps"] if step["kind"] == "summarize"]
+        return Counter(step["detail"]["failure"] for step in steps if step["detail"]["failure"])
 
     def overflow_errors(self) -> int:
         """Calls, summaries' too, that the model refused as too long, as `/metrics` counts them."""

@@ -47,7 +47,8 @@ def test_a_streamed_turn_survives_the_refusal_that_the_server_streams_as_nothing
     """And the window that nobody had stated is known from then on: the next session does not run into it."""
     service = plimsoll.service
     assert _model(plimsoll)["context_window_source"] == "fallback"
-    session_id = service.create_session({"model_alias": "unstated"})
+    # With a summary before the third page, the prompt would fit: the fallback window is as small as that.
+    session_id = service.create_session({"model_alias": "unstated", "policy": {"auto_summarize": False}})
     for page in range(1, PAGES):
         assert service.post_turn(session_id, _body(page)).status_code == 201
     refused_before = the_model.answers(400)

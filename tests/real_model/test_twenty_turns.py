@@ -46,7 +46,9 @@ def test_the_window_and_its_summaries_are_what_the_audits_say(played: Played, pl
         assert audit["estimated_wire_tokens"] == sum(audit["regions"].values())
         assert (audit["regions"]["summary"] > 0) == (at >= first), at
         sent = plimsoll.service.prompt(played.session_id, str(answer["turn"]["id"])).body["messages"]
-        assert sum("<conversation-record>" in str(message["content"]) for message in sent) == (at >= first)
+        # In the model's own replies it may stand too: a base model repeats what it has read.
+        given = [str(message["content"]) for message in sent if message["role"] != "assistant"]
+        assert sum("<conversation-record>" in content for content in given) == (at >= first)
         kinds = {action["kind"] for action in audit["context_trim_log"]["actions"]}
         assert ("summary_folded" in kinds) == audit["summary_triggered"], at
         assert audit["estimated_input_tokens_after_summary"] <= audit["estimated_input_tokens_before"]
@@ -84,7 +86,7 @@ def test_summaries_that_are_no_summaries_are_refused_and_the_fallback_stands_in(
     """A base model of this size writes on where it should summarize. What is stored is sound all the same."""
     summaries = plimsoll.summaries(played.session_id)
     origins = {origin: sum(summary["origin"] == origin for summary in summaries) for origin in ("model", "fallback")}
-    refused = plimsoll.why_no_summary("main")
+    refused = plimsoll.why_no_summary(played.session_id)
     assert sum(origins.values()) == len(summaries)
     assert origins["fallback"] == sum(refused.values()) > 0
     asked = [summary for summary in summaries if summary["prompt_tokens"]]
