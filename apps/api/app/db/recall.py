@@ -103,8 +103,8 @@ _SHOWN = """CASE WHEN jsonb_typeof(m.content) = 'array'
                 THEN jsonb_path_query_array(m.content, '$[*] ? (@.type == "text").text')
                     || jsonb_path_query_array(m.content, '$[*].type ? (@ != "text")')
                 ELSE m.content END"""
-# `ALL` looks for no further word after one that a message lacks. Only messages with the words have their turns looked up,
-# which costs more: conditions are checked in the order of their costs.
+# `ALL` looks for no further word after one that a message lacks. Conditions are checked in the order of their costs, so
+# only the turns of messages with the words are looked up.
 _WITH_WORDS = paged(
     f"""
     SELECT f.session_id, f.message_id, f.turn_id, t.seq AS turn_seq, f.seq, f.role, f.content, f.name, f.said_at
