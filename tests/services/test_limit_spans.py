@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from app.domain.errors import LimitExceeded
-from app.services.limits import clear_limits, set_limits
+from app.domain.limits import LIMITS
+from app.domain.types import TenantId
+from app.services.limits import clear_limits, list_limits, set_limits
 from app.services.sessions import change_session
 from app.services.summaries import summarize_now
 from app.services.turn.claim import claim_drafted, draft_turn
@@ -137,3 +139,45 @@ async def test_the_dollars_of_a_summary_count_against_limits(database_url: str, 
         with pytest.raises(LimitExceeded) as refused:
             await summarize_now(at.rt, ref_of(session.id))
         assert refused.value.limit["used"] == float(counted["usd"])
+
+
+_COUNTED = """
+    INSERT INTO tenant_usage (tenant_id, span, starts_at, turns, tokens, usd, reserved_tokens, reserved_usd)
+    SELECT 'default', span, '2100-01-01Z', n + 1, n + 2, n + 3, n + 40, n + 50
+    FROM unnest(ARRAY['minute', 'day', 'month', 'total'], ARRAY[100, 200, 300, 400]) AS x(span, n) RETURNING span
+    """
+
+
+async def test_a_list_of_limits_has_what_was_used_of_each_and_when_its_span_ends(database_url: str) -> None:
+    async with service(database_url) as at:
+        for tenant_id in (TENANT, TenantId("a")):
+            await set_limits(at.rt.database, tenant_id, dict.fromkeys(LIMITS, _MOST))
+        await at.rows(_COUNTED)
+
+        async def listed(tenant_id: TenantId | None) -> list[tuple[str, str, Decimal, datetime | None]]:
+            found = await list_limits(at.rt.database, tenant_id)
+            assert {each.value for each in found} == {_MOST}
+            return [(each.tenant_id, each.name, each.used, each.resets_at) for each in found]
+
+        used = {"turns": 1, "tokens": 2 + 40, "usd": 3 + 50}
+        ends = {
+            "minute": (100, datetime(2100, 1, 1, 0, 1, tzinfo=UTC)),
+            "day": (200, datetime(2100, 1, 2, tzinfo=UTC)),
+            "month": (300, datetime(2100, 2, 1, tzinfo=UTC)),
+            "total": (400, None),
+        }
+        current: list[tuple[str, str, Decimal, datetime | None]] = []
+        for name, (unit, span) in sorted(LIMITS.items()):
+            counted = 1 if unit == "turns" else 2  # settled, and reserved
+            current.append((TENANT, name, Decimal(used[unit] + counted * ends[span][0]), ends[span][1]))
+        nothing = [("a", name, Decimal(0), None) for name in sorted(LIMITS)]
+        assert await listed(TENANT) == current
+        assert await listed(None) == nothing + current
+        await at.rows("UPDATE tenant_usage SET starts_at = '2000-01-01Z' RETURNING span")
+        of_total = [each for each in current if each[1].endswith("_total")]
+        assert [each for each in await listed(TENANT) if each[2] or each[3]] == of_total, "a span that ended counts"
+
+        await clear_limits(at.rt.database, TENANT)
+        assert await listed(None) == nothing
+        kept = await at.rows("SELECT turns, tokens, usd, reserved_tokens, reserved_usd FROM tenant_usage ORDER BY span")
+        assert [tuple(row.values()) for row in kept] == [(0, 0, 0, n + 40, n + 50) for n in (200, 100, 300, 400)]
