@@ -101,11 +101,11 @@ class OutputsRequest:
     `is_repeatable`, outputs that were taken before get the turn as it is stored: its call ids tell which they are."""
 
     outputs: tuple[IncomingMessage, ...]
-    is_repeatable: bool = False
     recorded_reply: RecordedReply | None = None
     options: TurnOptions | None = None
     model_alias: str | None = None
     additions: Additions | None = None
+    is_repeatable: bool = False
 
 
 @frozen
