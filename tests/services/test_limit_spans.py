@@ -143,9 +143,13 @@ async def test_the_dollars_of_a_summary_count_against_limits(database_url: str, 
 
 _COUNTED = """
     INSERT INTO tenant_usage (tenant_id, span, starts_at, turns, tokens, usd, reserved_tokens, reserved_usd)
-    SELECT 'default', span, '2100-01-01Z', n + 1, n + 2, n + 3, n + 40, n + 50
-    FROM unnest(ARRAY['minute', 'day', 'month', 'total'], ARRAY[100, 200, 300, 400]) AS x(span, n) RETURNING span
+    SELECT tenant_id, span, '2100-01-01Z', n + 1, n + 2, n + 3, n + 40, n + 50
+    FROM unnest(ARRAY['minute', 'day', 'month', 'total'], ARRAY[100, 200, 300, 400]) AS x(span, n),
+        unnest(ARRAY['default', 'b']) AS tenant_id RETURNING span
     """
+_SUMS = (
+    "SELECT turns, tokens, usd, reserved_tokens, reserved_usd FROM tenant_usage WHERE tenant_id = '{}' ORDER BY span"
+)
 
 
 async def test_a_list_of_limits_has_what_was_used_of_each_and_when_its_span_ends(database_url: str) -> None:
@@ -177,7 +181,9 @@ async def test_a_list_of_limits_has_what_was_used_of_each_and_when_its_span_ends
         of_total = [each for each in current if each[1].endswith("_total")]
         assert [each for each in await listed(TENANT) if each[2] or each[3]] == of_total, "a span that ended counts"
 
+        of_another = await at.rows(_SUMS.format("b"))
         await clear_limits(at.rt.database, TENANT)
         assert await listed(None) == nothing
-        kept = await at.rows("SELECT turns, tokens, usd, reserved_tokens, reserved_usd FROM tenant_usage ORDER BY span")
+        kept = await at.rows(_SUMS.format(TENANT))
         assert [tuple(row.values()) for row in kept] == [(0, 0, 0, n + 40, n + 50) for n in (200, 100, 300, 400)]
+        assert await at.rows(_SUMS.format("b")) == of_another
