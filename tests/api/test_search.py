@@ -99,9 +99,15 @@ def test_a_session_is_found_by_a_title_and_a_goal_with_quotes_and_backslashes(
     assert [session["id"] for session in found] == [made["id"]]
 
 
-def test_the_message_of_a_turn_that_was_refused_is_not_found_in_its_session(client: httpx.Client) -> None:
+def test_the_message_of_a_turn_that_was_refused_is_found_neither_in_its_session_nor_over_all(
+    client: httpx.Client,
+) -> None:
     path = f"/v1/sessions/{new_session(client)}"
-    refused = client.post(f"{path}/turns", json={"content": "crane " * 100_000})
-    assert_problem(refused, 422, "context_budget_exceeded")
-    client.post(f"{path}/turns", json={"content": "The harbour"}).raise_for_status()
-    assert client.get(f"{path}/search", params={"q": "crane"}).json()["items"] == []
+    sent = [client.post(f"{path}/turns", json={"content": "The harbour crane"}).json()["turn"]["id"]]
+    for _ in range(4):  # more than are shown of a session
+        refused = client.post(f"{path}/turns", json={"content": "crane " * 100_000})
+        assert_problem(refused, 422, "context_budget_exceeded")
+    for search in (f"{path}/search", "/v1/search"):
+        hits = client.get(search, params={"q": "crane"}).json()["items"]
+        assert [hit["turn_id"] for hit in hits if hit["role"] == "user"] == sent, search
+        assert {hit["turn_id"] for hit in hits} == {*sent}, search

@@ -191,6 +191,21 @@ async def test_a_broken_stream_that_has_no_key_says_what_it_knows(address: str, 
             assert (await at.call("get_turn", session, waiting.id)).status in {"running", "completed"}
 
 
+async def test_tool_outputs_with_a_key_are_retried_and_their_broken_stream_goes_on(address: str) -> None:
+    with proxied(address) as proxy:
+        async with AsyncPlimsoll(proxy.url) as client:
+            for after_bytes in (0, 1300):
+                session = (await client.create_session()).id
+                waiting = (await client.post_turn(session, "Go", tools=TOOLS, recorded_reply=CALLS)).turn
+                fault = proxy.breaks("/tool-outputs ", after_bytes=after_bytes)
+                reply = " ".join(WORDS * 20)
+                stream = client.stream_tool_outputs(
+                    session, waiting.id, {"a": "42"}, recorded_reply={"content": reply}, idempotency_key="round"
+                )
+                assert (await stream.answer()).turn.assistant_output == reply
+                assert fault.fired == 1
+
+
 @ALL
 async def test_a_failed_stream_gives_the_problem_and_raises_it_when_the_answer_is_read(
     database_url: str, tmp_path: Path, kind: Kind

@@ -37,7 +37,7 @@ from app.db.messages import (
     page_of_messages,
     window_turns,
 )
-from app.db.recall import turns_with
+from app.db.recall import messages_with_words, turns_with
 from app.db.sessions import list_sessions, search_sessions, turn_of_list
 from app.db.settled import settled_through
 from app.db.sql import Statement
@@ -234,6 +234,23 @@ async def test_recalled_messages_are_read_by_key_and_the_turns_of_those_that_com
 
         sent = [message.seq for turn in turns for message in turn.messages]
         assert sent == [seq for seq in seqs if (seq + 1) // 2 % 50], "without those of rejected turns"
+
+
+@pytest.mark.parametrize("replanned", [False, True])
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_a_search_over_sessions_looks_up_turns_by_key_and_only_those_of_messages_with_the_words(
+    database_url: str, analyzed: bool, replanned: bool
+) -> None:
+    tables = filled(database_url, analyzed=analyzed, replanned=replanned)
+    async with tables as database, database.begin() as transaction:
+        tx = Explained(transaction)
+        sessions = {SessionId(UUID(int=number)): MESSAGES - 100 for number in (1, 2)}
+        for words, most_turns in ((["text"], 2 * 100 + 6), (["text", "other"], 0)):
+            found = await messages_with_words(tx, sessions, words, (UUID(int=9), 0), 20, most_of_each=3)
+            assert [row["seq"] for row in found.rows] == ([598, 597, 596] * 2 if most_turns else [])
+            read = read_rows(tx.plans)
+            assert (read["messages"], read["turns"] <= most_turns) == (2 * 100, True)
+            tx.plans.clear()
 
 
 @pytest.mark.parametrize("replanned", [False, True])

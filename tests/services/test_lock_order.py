@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from typing import Any, cast
 
 import pytest
@@ -18,11 +19,13 @@ from app.domain.incoming import IncomingMessage
 from app.domain.stored import message_row
 from app.domain.types import JsonObject, SessionId, TurnRecord, TurnStatus
 from app.engine.recall.index import packed_terms
+from app.services.limits import clear_limits, set_limits
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.record import store_end
+from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from tests.pooling import own_connection
-from tests.services.service import Service, ref_of, service
+from tests.services.service import TENANT, Service, ref_of, service
 from torture.databases import citus_servers
 
 pytestmark = pytest.mark.skipif(citus_servers() is not None, reason="it stops and watches processes of one server")
@@ -87,6 +90,33 @@ async def test_a_claim_that_was_rolled_back_for_a_conflict_is_made_again(databas
         outcome = await at.turn(session.id, "Hi")
         assert (outcome.turn.seq, outcome.turn.status) == (1, TurnStatus.COMPLETED)
         assert await watch.fetchval("SELECT last_value FROM tries") == 2, "it was not refused"
+
+
+@pytest.mark.parametrize("writer", ["a post", "a cancel", "who clears the limits"])
+async def test_what_a_tenant_used_is_locked_span_by_span_in_one_order(database_url: str, writer: str) -> None:
+    async with (
+        service(database_url) as at,
+        own_connection(database_url) as other,
+        own_connection(database_url) as watch,
+    ):
+        session = await at.session()
+        for name in ("turns_total", "turns_per_day"):  # the rows are not in the order of their spans
+            await set_limits(at.rt.database, TENANT, {name: Decimal(9)})
+            await at.turn(session.id, name)
+        claim = await _claim(at, session.id)
+        transaction = other.transaction()
+        await transaction.start()
+        await other.fetch("SELECT 1 FROM tenant_usage WHERE span = 'day' FOR UPDATE")
+        if writer == "a post":
+            writing: asyncio.Future[Any] = asyncio.ensure_future(at.turn((await at.session()).id, "Next"))
+        elif writer == "a cancel":
+            writing = asyncio.ensure_future(cancel_turn(at.rt, ref_of(session.id), claim.turn_id))
+        else:
+            writing = asyncio.ensure_future(clear_limits(at.rt.database, TENANT))
+        await _who_waits(watch)
+        await other.fetch("SELECT 1 FROM tenant_usage WHERE span = 'total' FOR UPDATE NOWAIT")
+        await transaction.rollback()
+        await writing
 
 
 async def _refuse_once(connection: Any, verb: str, state: str) -> None:

@@ -254,13 +254,20 @@ def get_turn(session_id: str, turn_id: str) -> Request[Turn]:
 
 @operation("POST", f"{_TURN}/tool-outputs")
 def post_tool_outputs(
-    session_id: str, turn_id: str, outputs: Mapping[str, Content], *, recorded_reply: Json | None = None
+    session_id: str,
+    turn_id: str,
+    outputs: Mapping[str, Content],
+    *,
+    recorded_reply: Json | None = None,
+    idempotency_key: str | None = None,
 ) -> Request[TurnAnswer]:
     """Answers a turn's open tool calls, all of them, by call id, and returns the answer of its next round;
-    `stream_tool_outputs` gives that round's events instead."""
+    `stream_tool_outputs` gives that round's events instead. Retried after a lost answer if it has an
+    `idempotency_key`."""
     listed = [{"tool_call_id": call_id, "content": content} for call_id, content in outputs.items()]
     body = given(outputs=listed, recorded_reply=recorded_reply)
-    return Request(reads(TurnAnswer), {"session_id": session_id, "turn_id": turn_id}, body=body)
+    headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+    return Request(reads(TurnAnswer), {"session_id": session_id, "turn_id": turn_id}, body=body, headers=headers)
 
 
 @operation("POST", f"{_TURN}/cancel")

@@ -5801,7 +5801,10 @@ export interface operations {
     post_tool_outputs: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
+                "Idempotency-Key"?: string | null;
+            };
             path: {
                 turn_id: string;
                 session_id: string;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from operator import itemgetter
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from app.domain.stored import MessageRecord
 from app.domain.types import (
     OPEN_STATUSES,
     STATUS_OF,
+    Content,
     Message,
     MessageId,
     SessionId,
@@ -163,7 +164,7 @@ _OF_TURN = sql(f"""
 
 _NEWEST_OF_TURN = sql(f"""
     SELECT {AS_STORED} FROM messages m
-    WHERE m.session_id = :session_id AND m.turn_id = :turn_id AND NOT m.withdrawn ORDER BY m.seq DESC LIMIT 1
+    WHERE m.session_id = :session_id AND m.turn_id = :turn_id AND NOT m.withdrawn ORDER BY m.seq DESC LIMIT :limit
     """)
 
 _WITHDRAW = sql("""
@@ -327,8 +328,21 @@ async def messages_of_turn(tx: Transaction, session_id: SessionId, turn_id: Turn
 
 async def reply_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> Message | None:
     """The reply that a turn ends with; None if it was withdrawn."""
-    newest = await tx.fetch_record(message_from_row, _NEWEST_OF_TURN, session_id=session_id, turn_id=turn_id)
-    return newest if newest and newest.role == "assistant" else None
+    newest = await _newest_of_turn(tx, session_id, turn_id, 1)
+    return newest[0] if newest and newest[0].role == "assistant" else None
+
+
+async def last_outputs(tx: Transaction, session_id: SessionId, turn_id: TurnId, limit: int) -> dict[str, Content]:
+    """The outputs with which a turn was last continued, by call id: more than `limit` if there are more."""
+    newest = await _newest_of_turn(tx, session_id, turn_id, limit + 2)
+    without_reply = newest[1:] if newest and newest[0].role == "assistant" else newest
+    outputs = takewhile(lambda message: message.role == "tool", without_reply)
+    return {str(output.tool_call_id): output.content for output in outputs}
+
+
+async def _newest_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId, limit: int) -> list[Message]:
+    found = {"session_id": session_id, "turn_id": turn_id, "limit": limit}
+    return await tx.fetch_records(message_from_row, _NEWEST_OF_TURN, **found)
 
 
 async def withdraw_messages(

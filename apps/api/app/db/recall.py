@@ -103,7 +103,8 @@ _SHOWN = """CASE WHEN jsonb_typeof(m.content) = 'array'
                 THEN jsonb_path_query_array(m.content, '$[*] ? (@.type == "text").text')
                     || jsonb_path_query_array(m.content, '$[*].type ? (@ != "text")')
                 ELSE m.content END"""
-# `ALL` looks for no further word after one that a message lacks.
+# `ALL` looks for no further word after one that a message lacks. Conditions are checked in the order of their costs, so
+# only the turns of messages with the words are looked up.
 _WITH_WORDS = paged(
     f"""
     SELECT f.session_id, f.message_id, f.turn_id, t.seq AS turn_seq, f.seq, f.role, f.content, f.name, f.said_at
@@ -114,6 +115,7 @@ _WITH_WORDS = paged(
         JOIN messages m ON m.session_id = s.id AND m.seq > s.after_seq AND NOT m.withdrawn
         WHERE coalesce(CAST(to_jsonb(m.name || ': ') AS text), '') || CAST({_SHOWN} AS text)
             ~ ALL (CAST(:patterns AS text[]))
+            AND (SELECT t.status FROM turns t WHERE t.session_id = m.session_id AND t.id = m.turn_id) <> 'rejected'
     ) f
     JOIN turns t ON t.session_id = f.session_id AND t.id = f.turn_id
     WHERE f.place <= :most_of_each AND (f.session_id, f.seq) < (CAST(:before_id AS uuid), CAST(:before_seq AS bigint))

@@ -67,7 +67,11 @@ async def post_turn(
     "/turns/{turn_id}/tool-outputs", status_code=201, response_model=schemas.TurnAnswer, responses=_TURN_ANSWERS
 )
 async def post_tool_outputs(
-    call: Call, session: SessionInPath, turn_id: TurnId, body: schemas.ToolOutputsIn
+    call: Call,
+    session: SessionInPath,
+    turn_id: TurnId,
+    body: schemas.ToolOutputsIn,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Answers all open tool calls of a turn, and runs its next round."""
     request = OutputsRequest(
@@ -75,6 +79,7 @@ async def post_tool_outputs(
             IncomingMessage(place, "tool", output["content"], tool_call_id=output["tool_call_id"])
             for place, output in enumerate(call.raw_body["outputs"])
         ),
+        is_repeatable=idempotency_key is not None,
         recorded_reply=_recorded(call.raw_body),
     )
     work = partial(take.continue_turn, call.rt, session, turn_id, request)

@@ -12,11 +12,11 @@ from app.db.audits import get_audit
 from app.db.claims import Claim, NewTurn, claim_turn, reclaim_turn, renew_lease, waiting_turn
 from app.db.database import Transaction, record_of
 from app.db.driver import UniqueViolated
-from app.db.messages import reply_of_turn
+from app.db.messages import last_outputs, reply_of_turn
 from app.db.records import stated_of_turn
 from app.db.responses import keep_response
 from app.db.summaries import get_summary
-from app.db.turns import fail_lost_turns, turn_by_key
+from app.db.turns import fail_lost_turns, get_turn, turn_by_key
 from app.domain.audit import summary_made
 from app.domain.content import canonical_bytes, canonical_json, content_text
 from app.domain.errors import (
@@ -24,7 +24,9 @@ from app.domain.errors import (
     IdempotencyKeyReused,
     InvalidRequest,
     StoredFailure,
+    ToolOutputsMismatch,
     TurnInProgress,
+    TurnNotOpen,
     existing,
     located,
 )
@@ -97,9 +99,12 @@ async def claim(
     raise TurnInProgress(_IN_PROGRESS)
 
 
-async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, request: OutputsRequest) -> ClaimedTurn:
-    """Claims a later round and stores its outputs, which must answer exactly the open calls. Raises `NotFound`,
-    `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`, `LimitExceeded`."""
+async def claim_outputs(
+    rt: Runtime, session: SessionRef, turn_id: TurnId, request: OutputsRequest
+) -> ClaimedTurn | TurnOutcome:
+    """Claims a later round and stores its outputs, which must answer exactly the open calls. Returns the stored outcome
+    if they are repeated. Raises `NotFound`, `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`, `LimitExceeded`,
+    and the errors of `answer_again`."""
     with rt.tracer.span("claim"):
         outputs = await draft_outputs(rt, request.outputs)
 
@@ -111,7 +116,13 @@ async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, reque
             claim = await reclaim_turn(tx, session, turn_id, waiting, outputs, rt.turn_lease_s, stored)
             return _ours(claim), options, request.model_alias or waiting.model_alias
 
-        return await _transaction_one(rt, session, answered, request.additions, turns=0)
+        try:
+            return await _transaction_one(rt, session, answered, request.additions, turns=0)
+        except (TurnNotOpen, TurnInProgress, ToolOutputsMismatch):
+            repeated = await _repeated(rt, session, turn_id, request) if request.is_repeatable else None
+            if repeated is None:
+                raise
+            return repeated
 
 
 async def claim_retry(
@@ -301,12 +312,27 @@ async def _resolve_conflict(rt: Runtime, session: SessionRef, draft: NewTurn) ->
     return answered
 
 
+@retried
+async def _repeated(rt: Runtime, session: SessionRef, turn_id: TurnId, request: OutputsRequest) -> TurnOutcome | None:
+    """The outcome of the turn, if these are the outputs with which it was last continued. Raises as `answer_again`."""
+    async with rt.database.read_only() as tx:
+        turn = existing(await get_turn(tx, session, turn_id), "turn")
+        outputs = {str(output.tool_call_id): output.content for output in request.outputs}
+        if outputs != await last_outputs(tx, session.id, turn_id, len(outputs)):
+            return None
+        return await _outcome_again(tx, session, turn)
+
+
 async def answer_again(
     tx: Transaction, session: SessionRef, turn: TurnRecord, stored_sha256: str, request_sha256: str
 ) -> TurnOutcome:
     """The outcome of the turn stored for an idempotency key. Raises the idempotency errors and the turn's error."""
     if request_sha256 != stored_sha256:
         raise IdempotencyKeyReused("This idempotency key was used with another body.")
+    return await _outcome_again(tx, session, turn)
+
+
+async def _outcome_again(tx: Transaction, session: SessionRef, turn: TurnRecord) -> TurnOutcome:
     if turn.error is not None:
         raise StoredFailure(turn.error)
     if turn.status not in ANSWERED_STATUSES:

@@ -44,7 +44,7 @@ async def take_turn(
 async def continue_turn(
     rt: Runtime, session: SessionRef, turn_id: TurnId, request: OutputsRequest, listen: Listener | None = None
 ) -> TurnOutcome:
-    """Answers the open tool calls of a turn and runs its next round. Raises the errors of `take_turn`,
+    """Answers the open tool calls of a turn and runs its next round, as `take_turn` a new one. Raises its errors,
     `ToolOutputsMismatch` and `TurnNotOpen`."""
     return await _run(rt, claim_outputs(rt, session, turn_id, request), listen)
 

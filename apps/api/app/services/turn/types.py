@@ -97,13 +97,15 @@ class TurnRequest:
 @frozen
 class OutputsRequest:
     """What a client posts when tools have run: a tool's message for each open call. `options` and `model_alias`
-    replace those of the turn from this round on. `additions` are stored before the outputs, and may have the turn."""
+    replace those of the turn from this round on. `additions` are stored before the outputs, and may have the turn. With
+    `is_repeatable`, outputs that were taken before get the turn as it is stored: its call ids tell which they are."""
 
     outputs: tuple[IncomingMessage, ...]
     recorded_reply: RecordedReply | None = None
     options: TurnOptions | None = None
     model_alias: str | None = None
     additions: Additions | None = None
+    is_repeatable: bool = False
 
 
 @frozen
