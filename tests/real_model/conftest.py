@@ -56,10 +56,9 @@ class Plimsoll:
 
     def why_no_summary(self, session_id: str) -> Counter[str]:
         """Why a summarizer's answers were not used in the session's turns, counted. The log leaves repetitions out."""
-        turns = self.service.request("GET", f"/v1/sessions/{session_id}/turns", limit=100).body["items"]
-        read = [self.service.request("GET", f"/v1/sessions/{session_id}/turns/{turn['id']}").body for turn in turns]
-        steps = [step for turn in read for step in turn["steps"] if step["kind"] == "summarize"]
-        return Counter(step["detail"]["failure"] for step in steps if step["detail"]["failure"])
+        steps = self.service.request("GET", f"/v1/sessions/{session_id}/export").body["steps"]
+        failures = [step["detail"]["failure"] for step in steps if step["kind"] == "summarize"]
+        return Counter(failure for failure in failures if failure)
 
     def overflow_errors(self) -> int:
         """Calls, summaries' too, that the model refused as too long, as `/metrics` counts them."""

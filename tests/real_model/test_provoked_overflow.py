@@ -44,24 +44,27 @@ def test_a_window_that_is_stated_too_large_is_learned_and_the_turn_completes(
 def test_a_streamed_turn_survives_the_refusal_that_the_server_streams_as_nothing(
     plimsoll: Plimsoll, the_model: ModelServer, figures: Figures
 ) -> None:
-    """And the window that nobody had stated is known from then on: the next session does not run into it."""
+    """And the window that nobody had stated is known once two turns met it: the next session does not run into it."""
     service = plimsoll.service
     assert _model(plimsoll)["context_window_source"] == "fallback"
-    # With a summary before the third page, the prompt would fit: the fallback window is as small as that.
-    session_id = service.create_session({"model_alias": "unstated", "policy": {"auto_summarize": False}})
-    for page in range(1, PAGES):
-        assert service.post_turn(session_id, _body(page)).status_code == 201
-    refused_before = the_model.answers(400)
-    noted = _streamed(plimsoll, session_id, _body(PAGES) | {"stream": True})
-    names = [name for name, _ in noted]
-    assert (names[0], names[1], names[-1]) == ("turn.created", "context.assembled", "turn.completed")
-    assert "output.delta" in names
-    assert the_model.answers(400) - refused_before == 1
-    audit = service.audit(session_id, _turn_ids(plimsoll, session_id)[0])
-    _assert_shrunk(audit)
-    assert audit["actual_prompt_tokens"] is None, "this server reports usage in a stream by now: hold it to the window"
-    model = _model(plimsoll)
-    assert (model["context_window"], model["context_window_source"]) == (WINDOW_TOKENS, "learned")
+    for source in ("fallback", "learned"):
+        # With a summary before the third page, the prompt would fit: the fallback window is as small as that.
+        session_id = service.create_session({"model_alias": "unstated", "policy": {"auto_summarize": False}})
+        for page in range(1, PAGES):
+            assert service.post_turn(session_id, _body(page)).status_code == 201
+        refused_before = the_model.answers(400)
+        noted = _streamed(plimsoll, session_id, _body(PAGES) | {"stream": True})
+        names = [name for name, _ in noted]
+        assert (names[0], names[1], names[-1]) == ("turn.created", "context.assembled", "turn.completed")
+        assert "output.delta" in names
+        assert the_model.answers(400) - refused_before == 1
+        audit = service.audit(session_id, _turn_ids(plimsoll, session_id)[0])
+        _assert_shrunk(audit)
+        assert audit["actual_prompt_tokens"] is None, (
+            "this server reports usage in a stream by now: hold it to the window"
+        )
+        assert _model(plimsoll)["context_window_source"] == source
+    assert _model(plimsoll)["context_window"] == WINDOW_TOKENS
     figures.noted["provoked, streamed: nobody says"] = _noted(audit)
 
     fresh = service.create_session({"model_alias": "unstated"})
