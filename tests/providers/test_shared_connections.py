@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import psutil
 import pytest
+import uvloop
 
 from app.core.fairness import tenant_at_work
 from app.providers.transport import AttemptError, HttpTransport
@@ -48,7 +50,7 @@ class _Server:
                     await self.over.wait()
                     writer.write(_SURPLUS)
                     self.surplus += 1
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
             pass
         finally:
             writer.close()
@@ -158,3 +160,15 @@ async def test_an_answer_that_comes_with_the_end_of_another_is_not_taken_for_the
         assert server.surplus == 1
         assert await asyncio.wait_for(_post(transport, "b", f"{url}/quick"), _LONG_S) == b"{}"
         await transport.aclose()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        test_a_call_whose_request_is_not_read_leaves_no_connection_behind,
+        test_an_answer_to_no_request_is_not_taken_for_the_answer_to_the_next_one,
+        test_an_answer_that_comes_with_the_end_of_another_is_not_taken_for_the_next_one,
+    ],
+)
+def test_it_is_so_on_the_event_loop_that_serves(case: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    uvloop.run(case())
