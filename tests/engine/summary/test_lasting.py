@@ -259,6 +259,11 @@ def test_a_question_about_a_value_does_not_replace_it_in_a_summary_without_a_mod
         ("You must not touch pump 7.", "You must not touch pump 12."),
         ("Do not call Anna before 9 AM.", "Do not call Ben before 9 AM."),
         ("Never deploy on Fridays.", "Never deploy on Sundays.", "Never deploy on holidays."),
+        (
+            "Never ever book a hotel in the city of Bergen.",
+            "Please never ever book a hotel in the city of Oslo.",
+            "Never ever book a hotel in the city of Tromso, please.",
+        ),
     ],
 )
 def test_what_the_user_forbids_stands_beside_what_was_forbidden_in_the_same_words_of_something_else(

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from itertools import chain
-from operator import attrgetter, ne
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
@@ -42,6 +42,7 @@ _CHANGING: Final = frozenset((
     "now", "sorry", "switched", "to", "was", "we",
 ))  # fmt: skip
 """Words that only say that a value is, or has become, what it is: "the port is 8443", "the port is now 9443"."""
+_COURTESY: Final = frozenset(("please", "pls", "thanks"))
 _MAY_LAST: Final = frozenset(("user", ""))
 """Roles of statements that may outlast summaries: the user's own, and those of the previous summary."""
 
@@ -173,7 +174,7 @@ def _states_another(unit: PlacedSentence, other: PlacedSentence) -> bool:
     are tasks, in the same words but for the one that says what; both are tasks with other exact values; or a user gave
     values of different things in them, or gave in one a value that the other asks about."""
     one, two = unit.sentence, other.sentence
-    is_one_word = len(one.words) == len(two.words) and sum(map(ne, one.words, two.words)) == 1
+    is_one_word = len({*one.words} - {*two.words} - _COURTESY) == len({*two.words} - {*one.words} - _COURTESY) == 1
     forbidding = cues.FORBIDDING_WORDS.intersection(one.words) if is_one_word else ()
     if forbidding and forbidding.issubset(two.words) and (two.standing == DEMAND or demands(two.text)):
         return True
