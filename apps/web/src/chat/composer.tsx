@@ -77,7 +77,9 @@ export function Composer({ sessionId, models, alias, disabled, edit, onSend, onC
       },
       text,
     );
-    if (!isTaken) type((before) => before || text); // to be changed, or sent again
+    if (isTaken) return;
+    draftFor(sessionId, draftFor(sessionId) || text); // to be changed, or sent again, also if the page has left the chat
+    type((before) => before || text);
   }
 
   function submit(event: Event) {
