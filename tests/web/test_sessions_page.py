@@ -188,6 +188,15 @@ async def test_who_is_signed_in_is_asked_for_a_key_once_the_own_one_is_refused_a
 ) -> None:
     key = await _key(database_url, "anna")
     refusal = '{"title": "No key", "status": 401, "code": "unauthenticated", "detail": "The key is not known."}'
+
+    is_refused = asyncio.Event()
+
+    async def serve(request: Route) -> None:
+        if not is_refused.is_set():
+            await request.fallback()
+        elif "order=desc" not in request.request.url:  # a look for what became of the message is never answered
+            await request.fulfill(status=401, body=refusal)
+
     with serving(settings_for(database_url)) as origin:
         with httpx.Client(
             base_url=origin, headers={"Authorization": f"Bearer {key}"}, trust_env=False, timeout=PATIENCE_S
@@ -202,12 +211,13 @@ async def test_who_is_signed_in_is_asked_for_a_key_once_the_own_one_is_refused_a
             await page.keyboard.type(key)
             await page.keyboard.press("Enter")
             await page.get_by_label("Message", exact=True).fill("Half a sent")
-            await page.route("**/v1/**", lambda it: it.fulfill(status=401, body=refusal))
+            await page.route("**/v1/**", serve)
+            is_refused.set()
             await page.keyboard.press("Enter")
             await expect(page.get_by_role("alert")).to_have_text("The key is not accepted any more.")
             await expect(page.get_by_label("API key")).to_be_focused()
             await expect(page).to_have_title("Sign in – Plimsoll")
-            await page.unroute("**/v1/**")
+            is_refused.clear()
             await page.keyboard.type(key)
             await page.keyboard.press("Enter")
             await expect(page.get_by_label("Message", exact=True)).to_have_value("Half a sent")

@@ -171,8 +171,8 @@ def telling_words(sentence: Sentence) -> list[str]:
 
 def _states_another(unit: PlacedSentence, other: PlacedSentence) -> bool:
     """Whether neither of two sentences with many of the same words replaces the other: both forbid something, or both
-    are tasks, in the same words but for the one that says what; both are tasks with other exact values; or a user gave
-    values of different things in them, or gave in one a value that the other asks about."""
+    are tasks, in the same words but for courtesy and the one that says what; both are tasks with other exact values; or
+    a user gave values of different things in them, or gave in one a value that the other asks about."""
     one, two = unit.sentence, other.sentence
     is_one_word = len({*one.words} - {*two.words} - _COURTESY) == len({*two.words} - {*one.words} - _COURTESY) == 1
     forbidding = cues.FORBIDDING_WORDS.intersection(one.words) if is_one_word else ()

@@ -48,8 +48,9 @@ export function Composer({ sessionId, models, alias, disabled, edit, onSend, onC
   const [problem, setProblem] = useState<string | null>(null);
   const chosen = models.items.find((each) => each.alias === (model || alias));
 
+  /** The draft is changed also if the page has left the chat. */
   function type(change: (before: string) => string) {
-    setText((before) => draftFor(sessionId, change(before)));
+    setText(draftFor(sessionId, change(draftFor(sessionId))));
   }
 
   edit.current = (given) => {
@@ -77,9 +78,7 @@ export function Composer({ sessionId, models, alias, disabled, edit, onSend, onC
       },
       text,
     );
-    if (isTaken) return;
-    draftFor(sessionId, draftFor(sessionId) || text); // to be changed, or sent again, also if the page has left the chat
-    type((before) => before || text);
+    if (!isTaken) type((before) => before || text); // to be changed, or sent again
   }
 
   function submit(event: Event) {

@@ -80,7 +80,8 @@ export function useTurnStream(sessionId: string, onEnd: () => void): TurnStream 
     const message = JSON.stringify(body);
     const { key } = unsure.current?.message === message ? unsure.current : { key: newKey() };
     const { turn, why } = await follow(turns, body, userText, { "Idempotency-Key": key });
-    const stored = turn ?? (await storedBy(turns, key));
+    const isKeyRefused = why?.status === 401; // nothing was stored, and a look would be refused too
+    const stored = turn ?? (isKeyRefused ? null : await storedBy(turns, key));
     unsure.current = stored === undefined ? { message, key } : null;
     const isStored = !!stored && stored.status !== "rejected";
     end(why, isStored);
