@@ -533,7 +533,7 @@ def test_limits_of_a_tenant_are_set_listed_and_cleared(tmp_path: Path, database_
     listed = limits("list").stdout
     assert re.search(r"turns_per_minute +60 +0 +- +acme", listed), listed
     assert re.search(r"usd_per_month +12\.5 +0 +- +acme", listed), listed
-    assert limits("clear", "acme").stdout == "acme: limits removed: 2\n"
+    assert limits("clear", "acme").stdout == "acme: 2 limits were removed.\n"
     assert "acme" not in limits("list").stdout
 
 

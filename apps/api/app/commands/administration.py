@@ -128,7 +128,7 @@ def list_limits(
 def clear_limits(tenant: Tenant) -> None:
     """Removes all limits of a tenant, with their counts."""
     cleared = with_database(lambda database: limit_service.clear_limits(database, TenantId(tenant)))
-    typer.echo(f"{tenant}: limits removed: {cleared}")
+    typer.echo(f"{tenant}: {cleared} limits were removed.")
 
 
 @windows.command("list")

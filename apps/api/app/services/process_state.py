@@ -159,7 +159,7 @@ class Drain:
     def work(self) -> Generator[None]:
         """One request, from its beginning to the end of its answer. Raises `ShuttingDown` once new ones are refused."""
         if self.closed:
-            raise ShuttingDown("This process is shutting down; try again.", _RETRY_ELSEWHERE_AFTER_S)
+            raise ShuttingDown("This process is about to end; another try meets another one.", _RETRY_ELSEWHERE_AFTER_S)
         self._running += 1
         self._idle.clear()
         try:
