@@ -205,6 +205,10 @@ FAULTS: dict[str, Fault] = {
         dotenv(b"# mine\nPLIMSOLL_TURN_LEASE_S=-1\nexport PLIMSOLL_LOG_FORMAT=hunter2\n"),
         ("PLIMSOLL_TURN_LEASE_S (.env, line 2): ", "PLIMSOLL_LOG_FORMAT (.env, line 3): "),
     ),
+    "lines of .env that set nothing": Fault(
+        dotenv(f"# mine\n\nDATABASE_URL: postgresql://me:{SECRET}@db\nPLIMSOLL_HOST 0.0.0.0\n".encode()),
+        (".env, line 3: ", ".env, line 4: ", "NAME=value"),
+    ),
     ".env that is not text": Fault(dotenv(b"PLIMSOLL_PORT=\xff\n"), (".env cannot be read", "UTF-8")),
     "folder that is not text": Fault(variables(PLIMSOLL_DATA_DIR="\udcff"), ("PLIMSOLL_DATA_DIR: ", "not UTF-8")),
     "origin with a password": Fault(

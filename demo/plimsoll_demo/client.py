@@ -134,5 +134,5 @@ class Service:
         except UnexpectedAnswer as answer:
             return answer.status, {}
         except PlimsollError as error:
-            raise ServiceUnavailableError(f"{self.url} does not answer ({error})") from error
+            raise ServiceUnavailableError(f"{self.url}: {error}") from error
         return reply.status, orjson.loads(reply.body) if reply.body else {}

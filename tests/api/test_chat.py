@@ -352,6 +352,7 @@ def test_errors_have_openais_shape_and_the_clients_own_classes(database_url: str
         with pytest.raises(openai.NotFoundError) as unknown_model:
             ask(model="gpt-5", messages=[user("Hi")])
         assert (unknown_model.value.code, unknown_model.value.param) == ("model_not_found", "model")
+        assert "/v1/models" in str(unknown_model.value), "it does not say where the names are"
         nobody = {"X-Session-Id": f"{'0' * 8}-0000-7000-8000-{'0' * 12}"}
         with pytest.raises(openai.NotFoundError) as unknown_session:
             ask(model="main", messages=[user("Hi")], extra_headers=nobody)

@@ -500,7 +500,7 @@ def test_a_schema_of_a_later_release_is_not_migrated_and_the_other_commands_work
     assert run("keys", "revoke", key_id).stdout == "Revoked: first\n"
     assert "turns_total 5" in run("limits", "set", "acme", "--turns-total", "5").stdout
     assert run("windows", "list").returncode == 0
-    assert "0 sessions were erased" in run("purge", "--older-than", "30d").stdout
+    assert "Deleted 0 sessions." in run("purge", "--older-than", "30d").stdout
 
 
 _EXECUTE = """
@@ -533,7 +533,9 @@ def test_limits_of_a_tenant_are_set_listed_and_cleared(tmp_path: Path, database_
     listed = limits("list").stdout
     assert re.search(r"turns_per_minute +60 +0 +- +acme", listed), listed
     assert re.search(r"usd_per_month +12\.5 +0 +- +acme", listed), listed
-    assert limits("clear", "acme").stdout == "acme: 2 limits were removed.\n"
+    assert limits("clear", "acme").stdout == "acme: removed 2 limits.\n"
+    assert limits("set", "acme", "--turns-total", "5").returncode == 0
+    assert limits("clear", "acme").stdout == "acme: removed 1 limit.\n"
     assert "acme" not in limits("list").stdout
 
 
@@ -581,7 +583,7 @@ def test_windows_that_providers_stated_are_listed_and_forgotten(tmp_path: Path, 
         (["8192", "1", "all"], "mini", "acme"),
         (["8192", "1", "all"], "mini", "other"),
     ]
-    assert windows("forget", "main").stdout == "main: 2 stated windows were forgotten.\n"
-    assert windows("forget", "nobody").stdout == "nobody: 0 stated windows were forgotten.\n"
+    assert windows("forget", "main").stdout == "main: deleted 2 stated windows.\n"
+    assert windows("forget", "nobody").stdout == "nobody: deleted 0 stated windows.\n"
     assert "main" not in windows("list").stdout
     assert windows("forget").returncode == 2

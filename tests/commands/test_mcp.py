@@ -176,7 +176,7 @@ async def test_a_service_that_is_away_is_an_error_of_the_call_and_the_host_goes_
         for _ in range(2):
             refused = await call(client, "list_sessions")
             assert refused.is_error
-            assert "does not answer" in refused.text
+            assert "does not answer: ConnectError at 127.0.0.1:1" in refused.text
 
 
 async def test_an_argument_that_can_be_no_id_is_refused_in_words(address: str) -> None:

@@ -30,10 +30,10 @@ def test_it_counts_then_erases_and_says_what(tmp_path: Path, database_url: str, 
     asyncio.run(execute(database_url, older))
     assert client.patch(f"/v1/sessions/{ids[2]}", json={"room_goal": "Stay."}).status_code == 200
     output, would = purge("--dry-run")
-    assert output == "2 sessions would be erased."
-    assert purge("--tenant", "nobody") == ("0 sessions were erased.", {})
+    assert output == "Would delete 2 sessions."
+    assert purge("--tenant", "nobody") == ("Deleted 0 sessions.", {})
     output, did = purge()
-    assert (output, did) == ("2 sessions were erased.", would)
+    assert (output, did) == ("Deleted 2 sessions.", would)
     assert (did["sessions"], did["turns"], did["messages"]) == ("2", "2", "4")
     found = [client.get(f"/v1/sessions/{session}").status_code for session in ids]
     assert found == [404, 404, 200], "the running service does not see it"

@@ -72,7 +72,7 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
     if settings.context_summary_model not in {"", *catalogue.models}:
         known = ", ".join(catalogue.models)
         raise OperatorError(
-            f"CONTEXT_SUMMARY_MODEL: there is no model {settings.context_summary_model!r}; there are {known}"
+            f"CONTEXT_SUMMARY_MODEL: there is no model {settings.context_summary_model!r}, only {known}"
         )
     embedding = settings.context_embedding_model
     takes_texts = {alias for alias, entry in catalogue.models.items() if entry.provider == "openai"}

@@ -81,13 +81,14 @@ def request_of(client: httpx.Client | httpx.AsyncClient, url: str, call: Call[An
 def came_of(error: httpx.RequestError, out_of_time: bool) -> Came:
     """What a transport's error means. Raises `ValueError` for a request that can not be sent at all.
 
-    Only the type of the error is logged: its text may quote what was sent.
+    Only the type of the error is told: its text may quote what was sent.
     """
     if isinstance(error, (httpx.LocalProtocolError, httpx.UnsupportedProtocol)):
         raise ValueError("The request cannot be sent: a header or the address is not valid.") from None  # noqa: TRY004 - of its value
     if out_of_time and isinstance(error, httpx.TimeoutException):
         return OutOfTime()
-    return Lost(type(error).__name__, begun=not isinstance(error, _NEVER_SENT))
+    whom = error.request.url.netloc.decode("ascii")
+    return Lost(f"{type(error).__name__} at {whom}", begun=not isinstance(error, _NEVER_SENT))
 
 
 def _version() -> str:

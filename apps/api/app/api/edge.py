@@ -130,7 +130,7 @@ class Edge:
         except asyncio.CancelledError:  # the process stops, and the request has had its time to end
             if exchange.status is not None:
                 raise  # as below
-            detail = "The process stops and waits no longer. What was begun may still be stored: a turn has its status."
+            detail = "The process stopped before the request ended. It may still be stored: look at the turn's status."
             await refusal(scope, "interrupted", detail, {"Connection": "close"})(scope, receive, send_with_id)
         except Exception:
             log.exception("request_failed")
@@ -170,7 +170,7 @@ class Edge:
                 held.give_back()
             await _refuse_unread(scope, receive, send, declared, error.with_traceback(None))
         except TimeoutError:
-            detail = f"A body has {self.body_timeout_s:g} seconds, and one for each {_SLOWEST_BODY_BYTES_PER_S} bytes."
+            detail = f"A body may take {self.body_timeout_s:g} s, and 1 s for each {_SLOWEST_BODY_BYTES_PER_S} bytes."
             await refusal(scope, "request_timeout", detail, {"Connection": "close"})(scope, receive, send)
         except _ClientGone:
             return

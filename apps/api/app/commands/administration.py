@@ -128,7 +128,7 @@ def list_limits(
 def clear_limits(tenant: Tenant) -> None:
     """Removes all limits of a tenant, with their counts."""
     cleared = with_database(lambda database: limit_service.clear_limits(database, TenantId(tenant)))
-    typer.echo(f"{tenant}: {cleared} limits were removed.")
+    typer.echo(f"{tenant}: removed {_amount(cleared, 'limit')}.")
 
 
 @windows.command("list")
@@ -152,11 +152,15 @@ def forget_windows(
 ) -> None:
     """Deletes the stated windows of an alias, for every tenant. Running services apply this within 30 seconds."""
     forgotten = with_database(lambda database: window_service.forget(database, alias))
-    typer.echo(f"{alias}: {forgotten} stated windows were forgotten.")
+    typer.echo(f"{alias}: deleted {_amount(forgotten, 'stated window')}.")
 
 
 def _plain(value: Decimal) -> str:
     return f"{value.normalize():f}"
+
+
+def _amount(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 EXIT_INTERRUPTED = 130
@@ -179,7 +183,7 @@ def purge_command(
     age = read_age(older_than)
     newest: list[Purged] = []
     with progress_bar("sessions") as bar:
-        task = bar.add_task("counting" if dry_run else "erasing", total=None)
+        task = bar.add_task("counting" if dry_run else "deleting", total=None)
 
         def show(purged: Purged) -> None:
             newest[:] = [purged]
@@ -191,7 +195,7 @@ def purge_command(
         except (KeyboardInterrupt, DatabaseUnavailable) as error:
             bar.stop()
             if newest and not dry_run:
-                typer.echo(f"Broken off; run it again to go on. {_summary(newest[0], dry_run=False)}", err=True)
+                typer.echo(f"Interrupted; run it again to continue. {_summary(newest[0], dry_run=False)}", err=True)
             if isinstance(error, KeyboardInterrupt):
                 raise typer.Exit(EXIT_INTERRUPTED) from error
             raise
@@ -210,8 +214,8 @@ def read_age(text: str) -> timedelta:
 
 
 def _summary(purged: Purged, *, dry_run: bool) -> str:
-    kept = f" {purged.kept_running:,} more run a turn and stay." if purged.kept_running else ""
-    return f"{purged.done:,} sessions {'would be' if dry_run else 'were'} erased.{kept}"
+    kept = f" Kept {_amount(purged.kept_running, 'session')} with a running turn." if purged.kept_running else ""
+    return f"{'Would delete' if dry_run else 'Deleted'} {_amount(purged.done, 'session')}.{kept}"
 
 
 @commands.command("distribute")

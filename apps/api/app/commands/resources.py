@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import TypeVar
 
 import typer
+from dotenv.parser import parse_stream
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -72,8 +73,10 @@ def progress_bar(unit: str) -> Progress:
 
 def read_settings() -> Settings:
     """The settings of the environment and `.env`. Raises `OperatorError`, which never quotes a value, also for a name
-    that is nearly that of a setting: without the setting another database could be served."""
+    that is nearly that of a setting and a line that sets none: without the setting another database could be served."""
     try:
+        if faulty := _faulty_lines():
+            raise OperatorError("; ".join(f"{ENV_FILE}, line {line}: this is not NAME=value" for line in faulty))
         settings = Settings()
         misspelled = [*map(_misspelled, variables())]
     except ValidationError as error:
@@ -86,6 +89,15 @@ def read_settings() -> Settings:
     if any(misspelled):
         raise OperatorError("; ".join(filter(None, misspelled)))
     return settings
+
+
+def _faulty_lines() -> list[int]:
+    """Those that the parser of `.env` would leave out. What it read of one begins with the blank lines before it."""
+    if not ENV_FILE.is_file():
+        return []
+    with ENV_FILE.open(encoding="utf-8") as text:
+        read = [binding.original for binding in parse_stream(text) if binding.error]
+    return [each.line + each.string.rstrip("\n").count("\n") for each in read]
 
 
 def _misspelled(variable: str) -> str:

@@ -98,7 +98,7 @@ async def reach(dsn: str, *, transaction_pooler: bool) -> SchemaState:
     except asyncpg.PostgresError as error:
         advice = ""
         if "unsupported startup parameter" in str(error):
-            advice = ": a pooler is before it, which PLIMSOLL_DB_POOLER=transaction takes into account"
+            advice = "; behind a pooler set PLIMSOLL_DB_POOLER=transaction"
         raise DatabaseUnreachable(f"DATABASE_URL: the database refuses this connection: {error}{advice}") from error
     except (ValueError, OverflowError) as error:  # the second for a port above 65535
         if str(error).startswith("root certificate file"):

@@ -139,8 +139,8 @@ class NotFound(PlimsollError):
 
     code = "not_found"
 
-    def __init__(self, noun: str) -> None:
-        super().__init__(f"There is no such {noun}.")
+    def __init__(self, noun: str, advice: str = "") -> None:
+        super().__init__(f"There is no such {noun}. {advice}".rstrip())
         self.noun = noun
 
 

@@ -288,7 +288,7 @@ _WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
 def _problems_between(entry: CatalogueEntry) -> Iterator[Problem]:
     """Problems that concern several keys together."""
     if entry.default not in entry.models:
-        yield "default", f"there is no model {entry.default!r}; there are {', '.join(sorted(entry.models))}"
+        yield "default", f"there is no model {entry.default!r}, only {', '.join(sorted(entry.models))}"
     for alias, model in entry.models.items():
         where = f"models.{alias}"
         if model.provider != "offline" and model.model is None:

@@ -112,7 +112,7 @@ class Catalogue:
         """
         model = self._models.get(alias)
         if model is None:
-            raise InvalidRequest(f"There is no model {alias!r}; there are {', '.join(self.aliases)}.", ("model_alias",))
+            raise InvalidRequest(f"There is no model {alias!r}, only {', '.join(self.aliases)}.", ("model_alias",))
         learned = self._learned.get((alias, tenant_id)) or self._learned.get((alias, None))
         if learned is None or model.context_limit_source == "catalogue":
             return model

@@ -289,7 +289,8 @@ def _unpacking() -> Callable[[bytes], Iterator[bytes]]:
 
 
 def _unreachable(label: str, error: Exception) -> AttemptError:
-    return AttemptError(ProviderDown(f"The provider of {label!r} cannot be reached ({type(error).__name__})."))
+    advice = " Check its base_url, and that it runs." if isinstance(error, aiohttp.ClientConnectorError) else ""
+    return AttemptError(ProviderDown(f"The provider of {label!r} cannot be reached ({type(error).__name__}).{advice}"))
 
 
 T = TypeVar("T")

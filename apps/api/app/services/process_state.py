@@ -159,7 +159,7 @@ class Drain:
     def work(self) -> Generator[None]:
         """One request, from its beginning to the end of its answer. Raises `ShuttingDown` once new ones are refused."""
         if self.closed:
-            raise ShuttingDown("This process is about to end; another try meets another one.", _RETRY_ELSEWHERE_AFTER_S)
+            raise ShuttingDown("This process shuts down and started nothing: try again.", _RETRY_ELSEWHERE_AFTER_S)
         self._running += 1
         self._idle.clear()
         try:
@@ -196,10 +196,10 @@ class Allowance:
         while self._returned:
             self.give_back(*self._returned.popleft())
         if self._all_taken + amount > self._total:
-            raise ProcessBusy(f"This process has as many {self._what} in hand as it takes.", BUSY_RETRY_S)
+            raise ProcessBusy(f"This process has reached its limit of {self._what}.", BUSY_RETRY_S)
         taken = self._taken.get(tenant_id, 0) + amount
         if taken > self.per_tenant:
-            raise TenantBusy(f"Your requests hold as many {self._what} of this process as they may.", BUSY_RETRY_S)
+            raise TenantBusy(f"Your tenant has reached its share of this process's {self._what}.", BUSY_RETRY_S)
         self._all_taken += amount
         self._taken[tenant_id] = taken
 
@@ -246,7 +246,7 @@ class WindowBytes(HeldBytes):
         if self._held + size_bytes > most:
             raise InvalidRequest(
                 f"What this session's prompts are made of has more than {most} bytes. Fork the session through an "
-                "earlier turn, or remove its largest items as those of a conversation, or pins."
+                "earlier turn, remove pins, or delete its largest items (DELETE /v1/conversations/{id}/items/{item})."
             )
         super().take(size_bytes)
 
@@ -266,11 +266,11 @@ class HeavyWork:
         try:
             await self._gate.acquire(tenant_id, _LONGEST_WAIT_S)
         except QueueFull:
-            raise TenantBusy("You have as much heavy work running and waiting here as you may.", BUSY_RETRY_S) from None
+            raise TenantBusy("Your tenant has reached its share of this process's heavy work.", BUSY_RETRY_S) from None
         except TimeoutError:
             if self._gate.full_for(tenant_id):
-                raise TenantBusy("Your other heavy work here takes longer than one waits.", BUSY_RETRY_S) from None
-            raise ProcessBusy("The heavy work of this process takes longer than one waits.", BUSY_RETRY_S) from None
+                raise TenantBusy("Your tenant's other heavy work here did not end in time.", BUSY_RETRY_S) from None
+            raise ProcessBusy("The heavy work of this process did not end in time.", BUSY_RETRY_S) from None
         try:
             yield self.database
         finally:

@@ -133,7 +133,7 @@ async def _complete(
 def check_model(rt: Runtime, alias: str | None) -> None:
     """Raises `NotFound` if the catalogue does not have the alias."""
     if alias is not None and alias not in rt.catalogue.aliases:
-        raise NotFound("model")
+        raise NotFound("model", "GET /v1/models lists the names.")
 
 
 async def in_session(
