@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,29 +34,3 @@ def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "models.toml"
     path.write_text(OFFLINE, encoding="utf-8-sig")
     assert read_catalogue(path, {}).default == "a"
-
-
-def test_each_problem_of_a_large_file_has_its_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The file was parsed again for each problem and each line that looked like its own: the start did not end."""
-    aliases = [f"[models.m{number}]\nprovider = 'offline'\ntimeout_s = 0\nnothing = 1\n" for number in range(400)]
-    path = tmp_path / "models.toml"
-    long = "".join(f"Line {number} of what every model is given.\n" for number in range(2_000))
-    path.write_text(f'{OFFLINE}{"".join(aliases)}[instructions]\nglobal = """\n{long}"""\nmode = 1\n')
-    parsed_chars = 0
-
-    def counting(text: str) -> dict[str, Any]:
-        nonlocal parsed_chars
-        parsed_chars += len(text)
-        return loads(text)
-
-    loads = tomllib.loads
-    monkeypatch.setattr(tomllib, "loads", counting)
-    with pytest.raises(CatalogueError) as refused:
-        read_catalogue(path, {})
-    for number in (0, 399):
-        assert f"models.m{number}.timeout_s: input should be greater than 0 (line {4 * number + 6})" in str(
-            refused.value
-        )
-        assert f"models.m{number}.nothing: there is no such key (line {4 * number + 7})" in str(refused.value)
-    assert "instructions.mode: there is no such key (line 3607)" in str(refused.value)
-    assert parsed_chars < 3 * len(path.read_text())

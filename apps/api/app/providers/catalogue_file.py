@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias
 
 import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -37,8 +36,6 @@ _OWN_PARAMETERS = frozenset(
 _VENDORS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
 _MOST_CHARS = 4 * 1024 * 1024
 _TOO_DEEP = f"it is nested deeper than {MOST_NESTING} levels"
-_MAY_END = re.compile(r"\"{3}|'{3}|[\]}]")
-"""What the last line of a statement of several lines of TOML contains."""
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 Api: TypeAlias = Literal["chat_completions", "responses"]
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
@@ -184,8 +181,7 @@ def read_catalogue(path: Path | None, environ: Mapping[str, str]) -> CatalogueEn
         problems += [(key, what) for key, what in more if key not in named]
         if not problems:
             return entry
-    lines = _lines_of_keys(text)
-    raise CatalogueError(path, [f"{key}: {what}{_line_of(lines, key)}" for key, what in problems])
+    raise CatalogueError(path, [f"{key}: {what}" for key, what in problems])
 
 
 def _sound_part(parsed: dict[str, Any], wrong: Sequence[tuple[int | str, ...]]) -> CatalogueEntry | None:
@@ -207,43 +203,6 @@ def _sound_part(parsed: dict[str, Any], wrong: Sequence[tuple[int | str, ...]]) 
             case _:
                 sound.pop(str(place[0]), None)
     return CatalogueEntry.model_validate(sound)
-
-
-def _line_of(lines: Mapping[str, int], key: str) -> str:
-    """The line that sets the key, or else the nearest table around it, in words; empty if there is no such line."""
-    while key and key not in lines:
-        key = key.rpartition(".")[0]
-    return f" (line {lines[key]})" if key else ""
-
-
-def _lines_of_keys(text: str) -> dict[str, int]:
-    """The line of a TOML file on which each key is set first, however spelled: each statement is read by itself."""
-    lines: dict[str, int] = {}
-    table, statement, first = "", "", 1
-    for number, line in enumerate(text.split("\n"), 1):
-        goes_on = bool(statement)
-        statement += f"{line}\n"
-        if goes_on and not _MAY_END.search(line):
-            continue
-        try:
-            keys = [*_dotted(tomllib.loads(statement))]
-        except tomllib.TOMLDecodeError:
-            continue  # it goes on in the next line
-        if statement.lstrip().startswith("["):
-            above, table = "", f"{keys[-1]}."
-        else:
-            above = table
-        for key in keys:
-            lines.setdefault(f"{above}{key}", first)
-        statement, first = "", number + 1
-    return lines
-
-
-def _dotted(table: dict[str, Any], above: str = "") -> Iterator[str]:
-    for name, value in table.items():
-        yield f"{above}{name}"
-        if isinstance(value, dict):
-            yield from _dotted(cast("dict[str, Any]", value), f"{above}{name}.")
 
 
 def _problem(error: Any) -> Problem:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from decimal import Decimal
 from typing import Any
 
 import structlog
@@ -98,12 +97,6 @@ def with_own_ids(completion: Completion, request: CompletionRequest, marks: Sequ
     blocks = completion.reasoning_blocks
     renamed = [{**each, "id": of_blocks[each["id"]]} if each.get("id") in of_blocks else each for each in blocks]
     return replace(completion, tool_calls=tuple(own), reasoning_blocks=tuple(renamed))
-
-
-def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:
-    """The sum of the costs; None if there are none, or if one of them is not known."""
-    known = [cost for cost in costs if cost is not None]
-    return sum(known, Decimal(0)) if known and len(known) == len(costs) else None
 
 
 def sum_of(usages: Sequence[Usage]) -> Usage | None:

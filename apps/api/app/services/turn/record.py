@@ -30,6 +30,7 @@ from app.domain.errors import (
     TurnLost,
 )
 from app.domain.frozen import replace
+from app.domain.prices import total_usd
 from app.domain.stored import message_row
 from app.domain.types import (
     Completion,
@@ -52,7 +53,7 @@ from app.openai.new_messages import with_reply
 from app.services.limits import Repeats, all_of, use_of
 from app.services.runtime import Runtime
 from app.services.turn.planning import count_message, pack_messages, recounted
-from app.services.turn.provider_call import sum_of, total_cost, used_row
+from app.services.turn.provider_call import sum_of, used_row
 from app.services.turn.recall import start_pin_vectors, start_vectors
 from app.services.turn.steps import Steps, of_audit, of_turn
 from app.services.turn.summarize import start_after_turn
@@ -295,7 +296,8 @@ class Record:
         blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
         alias = self._sent.model.alias if self._sent else self.model_alias
         recorded = (self.steps.rows, self._audits, blocks)
-        end = TurnEnd(status, alias, *recorded, usages=self.usages, cost_usd=total_cost(costs), **fields)
+        cost_usd = total_usd(costs) if costs else None
+        end = TurnEnd(status, alias, *recorded, usages=self.usages, cost_usd=cost_usd, **fields)
         with self.rt.tracer.span("settle") as span:
             turn = await store_end(self.rt, self.turn.claim, end, patience_s=patience_s)
             span.set(of_turn, turn)

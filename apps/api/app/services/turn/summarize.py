@@ -18,6 +18,7 @@ from app.db.records import add_usages
 from app.db.summaries import AttemptNote
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound
 from app.domain.frozen import frozen, replace, values_of
+from app.domain.prices import total_usd
 from app.domain.stored import NewSummary
 from app.domain.types import (
     OPEN_STATUSES,
@@ -47,7 +48,7 @@ from app.services.policies import session_policy
 from app.services.runtime import Runtime, retried
 from app.services.turn.gather import layers_of, session_window, snapshot_of
 from app.services.turn.planning import planned
-from app.services.turn.provider_call import sum_of, total_cost
+from app.services.turn.provider_call import sum_of
 from app.services.turn.recall import start_vectors
 from app.services.turn.summarizer_call import Summarizer, SummaryJob, chosen_call
 from app.services.turn.types import ClaimedTurn, TurnPlan
@@ -163,7 +164,7 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
         chunks=len(summarizer.calls),
         failure=failure if stored or summary is None else STALE,
         usage=usage,
-        cost_usd=total_cost([row["cost_usd"] for row in used]),
+        cost_usd=total_usd([row["cost_usd"] for row in used]) if used else None,
         choice=choice,
     )
 
