@@ -263,7 +263,12 @@ def _get(path: str) -> Work:
     return get
 
 
+async def _document(client: _Client) -> Answered:
+    return await client.ask("GET", "/openapi.json")
+
+
 _WORKS: dict[str, Work] = {
+    "document": _document,
     "session": _get(""),
     "turns": _get("/turns?limit=100"),
     "messages": _get("/messages?limit=100"),

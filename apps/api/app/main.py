@@ -90,6 +90,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version=version("plimsoll-server"),
         summary="Keeps LLM conversations inside the model's context window, and can say why.",
         lifespan=lifespan,
+        openapi_url=None,  # it is made on a thread (`api/routes/deployment.py`)
         docs_url=None,  # our own page loads nothing from other hosts (`api/routes/inspector.py`)
         redoc_url=None,
         redirect_slashes=False,
