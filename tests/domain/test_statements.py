@@ -39,7 +39,7 @@ def test_each_statement_can_be_read_alone(text: str, stated: list[str]) -> None:
 
 
 def test_escaped_characters_that_cannot_be_stored_are_replaced() -> None:
-    assert statements(r'{"a\ud83d": "b\u0000c", "d": "\ud83d\ude00"}') == ["a?: b c, d: \U0001f600"]
+    assert statements(r'{"a\ud83d": "b\u0000c", "d": "\ud83d\ude00"}') == ["a\ufffd: b\ufffdc, d: \U0001f600"]
 
 
 def test_a_long_sentence_shows_where_it_goes_on() -> None:

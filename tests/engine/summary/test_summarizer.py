@@ -261,11 +261,8 @@ def test_a_garbage_answer_is_refused_and_raises_nothing_else(answer: str | None)
 def test_a_summary_can_always_be_stored_whatever_the_model_escaped_into_it() -> None:
     fact = {"text": "lamp \ud800\0red", "message_ids": ["m1"]}
     body = accept_summary(_answer(summary_text="valve\0 12 \udfff shut", key_facts=[fact]), _KNOWN, {})
-    rendered = render_summary(body)
-    rendered.encode()
-    assert "\0" not in body.summary_text + body.key_facts[0].text
-    assert "valve" in body.summary_text
-    assert "red" in body.key_facts[0].text
+    render_summary(body).encode()
+    assert (body.summary_text, body.key_facts[0].text) == ("valve\ufffd 12 \ufffd shut", "lamp \ufffd\ufffdred")
 
 
 @given(snapshots())

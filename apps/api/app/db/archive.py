@@ -44,7 +44,7 @@ _POINT = sql(f"""
 _LAST_TURN = sql(f"""
     SELECT t.id, t.seq, t.status, {WHOLE_REQUEST}, users.*,
         (SELECT a.model_alias FROM turn_context_audit a WHERE a.session_id = t.session_id AND a.turn_id = t.id
-         ORDER BY a.round, a.attempt LIMIT 1) AS asked_alias
+         ORDER BY a.round, a.attempt LIMIT 1) AS requested_alias
     FROM turns t CROSS JOIN LATERAL (
         SELECT jsonb_agg(m.content ORDER BY m.seq) AS contents, jsonb_agg(m.name ORDER BY m.seq) AS names,
             max(m.said_at) AS said_at
@@ -168,7 +168,7 @@ class LastTurn:
     names: Sequence[str | None]
     said_at: datetime | None
     request: JsonObject | None
-    asked_alias: str | None
+    requested_alias: str | None
 
 
 async def fork_point(tx: Transaction, session_id: SessionId, through_seq: int | None) -> ForkPoint:

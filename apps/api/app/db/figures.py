@@ -64,7 +64,7 @@ _TURNS = sql(f"""
         WHERE a.session_id = :session_id AND a.turn_id = t.id
     ) calls
     LEFT JOIN LATERAL (
-        SELECT a.model_alias AS asked_alias, {_OF_WINDOW}
+        SELECT a.model_alias AS requested_alias, {_OF_WINDOW}
         FROM turn_context_audit a WHERE a.session_id = :session_id AND a.turn_id = t.id
         ORDER BY a.round DESC, a.attempt DESC LIMIT 1
     ) last ON true

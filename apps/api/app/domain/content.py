@@ -186,9 +186,9 @@ def _with_input(call: JsonObject) -> JsonObject:
 
 
 def _object_in(text: str) -> JsonObject | None:
-    storable = _ESCAPED_NUL.sub(r"\1\\ufffd", text) if "\\u0000" in text else text
+    readable = _ESCAPED_NUL.sub(r"\1\\ufffd", text) if "\\u0000" in text else text
     try:
-        value = orjson.loads(storable)
+        value = orjson.loads(readable)
     except orjson.JSONDecodeError:
         return None
     if text.count("[") + text.count("{") > _MOST_NESTING and is_nested_deeper(value, _MOST_NESTING):
@@ -218,10 +218,16 @@ def canonical_json(value: object) -> str:
     return canonical_bytes(value).decode()
 
 
-def storable(text: str, nul: str = " ") -> str:
-    """The text without what JSON can escape but nothing can store or send: `nul` in place of NUL, and a question mark
-    in place of half a surrogate pair."""
-    return text.replace("\0", nul).encode(errors="replace").decode()
+def storable(text: str) -> str:
+    """`text` with NUL and lone surrogates replaced by U+FFFD: Postgres stores neither, and the reply is kept."""
+    if "\x00" in text:
+        text = text.replace("\x00", "\ufffd")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # A pair that arrived as two escapes becomes the one character that it means; a lone surrogate is replaced.
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def sha256_hex(text: str) -> str:

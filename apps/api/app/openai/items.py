@@ -156,8 +156,8 @@ def message_items(session_id: SessionId, message: Message) -> list[JsonObject]:
             answer = {"type": "function_call_output", "call_id": message.tool_call_id, "output": output}
             return [{"id": item_id("fco", session_id, message.seq), **answer} | _DONE]
         case "user":
-            said = {"type": "message", "role": "user", "content": _item_parts(message.content)}
-            return [{"id": item_id("msg", session_id, message.seq), **said} | _DONE]
+            item = {"type": "message", "role": "user", "content": _item_parts(message.content)}
+            return [{"id": item_id("msg", session_id, message.seq), **item} | _DONE]
 
 
 def reply_items(
@@ -217,13 +217,13 @@ def _is_block(value: Any) -> bool:
 def text_item(
     ref: ResponseRef, text: str, status: Literal["in_progress", "completed", "incomplete"], *, is_refusal: bool
 ) -> JsonObject:
-    said: JsonObject = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    text_part: JsonObject = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {
         "id": item_id("msg", ref.session_id, ref.reply_seq),
         "type": "message",
         "role": "assistant",
         "status": status,
-        "content": [{"type": "refusal", "refusal": text} if is_refusal else said],
+        "content": [{"type": "refusal", "refusal": text} if is_refusal else text_part],
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from app.domain.content import storable
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, Usage
 from app.providers.error_object import ErrorObject, error_object
 from app.providers.stream import Assembly, Event, StreamedError
@@ -17,7 +18,6 @@ from app.providers.wire import (
     decode_json,
     fields_of,
     model_name,
-    storable,
     storable_json,
     token_count,
 )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from app.domain.frozen import frozen
-from app.providers.wire import fields_of, list_of, stop_reason, storable_json, token_count
+from app.providers.wire import fields_of, finish_word, list_of, storable_json, token_count
 
 _MESSAGE_CHARS: Final = 4_000
 _SAFE_CODE: Final = re.compile(r"[a-z][a-z_]{0,47}")
@@ -116,7 +116,7 @@ def error_object(body: Any) -> ErrorObject | None:
 
 def _of_choice(choice: Any) -> Any:
     """The error of a choice (OpenRouter), or its reason to stop if that is an error; else None."""
-    reason = stop_reason(fields_of(choice).get("finish_reason"))
+    reason = finish_word(fields_of(choice).get("finish_reason"))
     return fields_of(choice).get("error") or (reason if reason in _FAILED else None)
 
 

@@ -35,7 +35,7 @@ from app.providers.catalogue_file import MaxTokensField, ModelEntry, ThinkTags
 from app.providers.error_object import ErrorObject
 from app.providers.failures import unusable_answer
 from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
-from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall, left_out
+from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall, parts_left_out
 from app.providers.responses import ResponsesModel
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, reasoning_blocks, token_count
@@ -98,7 +98,7 @@ def not_sent(entry: ModelEntry) -> frozenset[Part]:
     most other servers know only that; nor do they know cache keys and custom tools. OpenRouter alone has details of
     reasoning."""
     is_own, named, details = is_openai(entry), entry.max_tokens_field, entry.return_reasoning
-    return left_out(
+    return parts_left_out(
         {
             "max_completion_tokens": is_own if named is None else named == "max_completion_tokens",
             "cache_key": is_own if entry.prompt_cache_key is None else entry.prompt_cache_key,

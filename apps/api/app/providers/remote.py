@@ -53,7 +53,7 @@ Part: TypeAlias = Literal[
 """What some server refuses in a request, in any protocol, so that it is left out or sent in another form."""
 
 
-def left_out(sent: Mapping[Part, bool]) -> frozenset[Part]:
+def parts_left_out(sent: Mapping[Part, bool]) -> frozenset[Part]:
     """The parts that are not sent."""
     return frozenset({part for part in sent if not sent[part]})
 

@@ -22,7 +22,7 @@ from app.domain.content import (
 from app.domain.types import CHAT_OPTIONS, Content, JsonObject, PromptMessage, ToolDefinition
 from app.providers.base import Endpoint
 from app.providers.error_object import ErrorObject
-from app.providers.remote import Part, RemoteModel, WireCall, left_out
+from app.providers.remote import Part, RemoteModel, WireCall, parts_left_out
 from app.providers.responses_answer import REASONING, ResponseAssembly
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, reasoning_blocks
@@ -51,7 +51,7 @@ class ResponsesModel(RemoteModel):
     ) -> None:
         entry = endpoint.entry
         has_key, has_custom = entry.prompt_cache_key is not False, entry.custom_tools is not False
-        refused = left_out({"cache_key": has_key, "custom_tools": has_custom})
+        refused = parts_left_out({"cache_key": has_key, "custom_tools": has_custom})
         super().__init__(endpoint, url, headers, _ResponsesCall, refused, now, retry)
 
 
@@ -132,8 +132,8 @@ def _items(
             blocks = reasoning_blocks(message, REASONING)
             items += [{**block, "summary": _summary(block.get("summary"))} for block in blocks]
         if content:
-            said = content_text(content) if role == "assistant" else _content(content)
-            items.append({"role": role, "content": said})
+            sent = content_text(content) if role == "assistant" else _content(content)
+            items.append({"role": role, "content": sent})
         for call in message.get("tool_calls", ()):
             function, named = call["function"], {"call_id": call["id"], "name": call["function"]["name"]}
             if function["name"] in custom:

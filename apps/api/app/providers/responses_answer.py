@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, Final
 
-from app.domain.content import arguments_of
+from app.domain.content import arguments_of, storable
 from app.domain.types import Completion, Delta, FinishReason, JsonObject
 from app.providers.error_object import ErrorObject, error_object
 from app.providers.openai_answer import usage_of
@@ -20,7 +20,6 @@ from app.providers.wire import (
     fields_of,
     list_of,
     model_name,
-    storable,
 )
 
 REASONING: Final = "reasoning"

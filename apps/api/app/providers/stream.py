@@ -10,12 +10,13 @@ from contextlib import aclosing
 from time import thread_time
 from typing import Any, ClassVar, Final
 
+from app.domain.content import storable
 from app.domain.frozen import frozen
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.base import DeltaSink
 from app.providers.error_object import ErrorObject
 from app.providers.transport import AttemptError
-from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, fields_of, stop_reason, storable
+from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, fields_of, finish_word
 
 MOST_EVENT_BYTES: Final = 1024 * 1024
 MOST_EVENTS: Final = 262_144
@@ -252,7 +253,7 @@ class Assembly(ABC):
         it did when it did not."""
         if not self._has_begun:
             raise MalformedAnswerError("the stream carries no answer")
-        reason = self.reasons.get(stop_reason(self._finish), "other")
+        reason = self.reasons.get(finish_word(self._finish), "other")
         if calls and reason in {"stop", "other"}:
             reason = "tool_calls"
         elif reason == "tool_calls" and not calls:

@@ -1,4 +1,4 @@
-"""Shared by all wire protocols: reading JSON that may be malformed, and making text storable."""
+"""Shared by all wire protocols: reading JSON that may be malformed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from app.domain.content import is_nested_deeper
+from app.domain.content import is_nested_deeper, storable
 from app.domain.types import JsonObject, ToolCall
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
@@ -69,18 +69,6 @@ def storable_json(value: Any) -> str:
     return storable(json.dumps(value, ensure_ascii=False))
 
 
-def storable(text: str) -> str:
-    """`text` with NUL and lone surrogates replaced by U+FFFD: Postgres stores neither, and the reply is kept."""
-    if "\x00" in text:
-        text = text.replace("\x00", "\ufffd")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # A pair that arrived as two escapes becomes the one character that it means; a lone surrogate is replaced.
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
 def fields_of(value: Any) -> dict[str, Any]:
     """`value` where it is a JSON object, else an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
@@ -130,7 +118,7 @@ def answered_items(value: Any, what: str) -> list[Any]:
     return items
 
 
-def stop_reason(finish: Any) -> str:
+def finish_word(finish: Any) -> str:
     """The word of a finish reason, in lower case; Gemini adds a detail after a colon. Empty where there is none."""
     return finish.partition(":")[0].lower() if isinstance(finish, str) else ""
 

@@ -137,7 +137,7 @@ class Embeddings:
         found = self._questions.get(_key(tenant_id, text))
         return found.result() if found and found.done() else None
 
-    def has_asked(self, tenant_id: TenantId, text: str) -> bool:
+    def has_requested(self, tenant_id: TenantId, text: str) -> bool:
         """Whether a text's vector is cached or being made, or the model gave an unusable one."""
         return _key(tenant_id, text) in self._questions
 

@@ -82,7 +82,7 @@ class OpenTurn:
 
 
 @dataclass(slots=True)
-class _Entry:
+class _CachedSession:
     """The cache entry of one session, changed in place. `used_at` is when it was last read or stored, `size_bytes` is
     its size when it was last stored. The sizes of its parts are computed when these change."""
 
@@ -106,7 +106,7 @@ class Pasts:
         self._most_bytes = most_bytes
         self._clock = clock
         self._telemetry = telemetry
-        self._pasts: OrderedDict[SessionId, _Entry] = OrderedDict()
+        self._pasts: OrderedDict[SessionId, _CachedSession] = OrderedDict()
         self.size_bytes = 0
 
     @property
@@ -257,11 +257,11 @@ class Pasts:
         since = self._clock() - IDLE_S
         self.forget(*takewhile(lambda session_id: self._pasts[session_id].used_at <= since, self._pasts))
 
-    def _of(self, session_id: SessionId) -> _Entry:
+    def _of(self, session_id: SessionId) -> _CachedSession:
         """The entry of a session; a new one, which is not in the cache yet, if there is none."""
-        return self._pasts.get(session_id) or _Entry()
+        return self._pasts.get(session_id) or _CachedSession()
 
-    def _read(self, session_id: SessionId) -> _Entry:
+    def _read(self, session_id: SessionId) -> _CachedSession:
         """The same entry, which becomes the most recently used one."""
         past = self._of(session_id)
         if session_id in self._pasts:
@@ -269,7 +269,7 @@ class Pasts:
             past.used_at = self._clock()
         return past
 
-    def _put(self, session_id: SessionId, past: _Entry) -> None:
+    def _put(self, session_id: SessionId, past: _CachedSession) -> None:
         """Stores an entry as the most recently used one and evicts the oldest; one that never fits is dropped."""
         if before := self._pasts.pop(session_id, None):
             self.size_bytes -= before.size_bytes

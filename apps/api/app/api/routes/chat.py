@@ -76,7 +76,7 @@ router = APIRouter(prefix="/v1", tags=["chat"], route_class=DirectRoute)
 async def create_chat_completion(call: Call, body: ChatIn, headers: Headers) -> Response:
     """Answers a list of messages in OpenAI's form, within the token budget, as a turn of a stored session."""
     check_model(call.rt, body.model)
-    named = named_session(headers.session, body.metadata.session_id if body.metadata else None)
+    named = session_or_name(headers.session, body.metadata.session_id if body.metadata else None)
 
     def read() -> ChatRequest:
         request = _request(call, body, headers.idempotency_key)
@@ -113,7 +113,7 @@ async def create_completion(
         all_new=True,
         within="prompt",
     )
-    return await _complete(call, body, named_session(x_session_id, None), request, CompletionForm)
+    return await _complete(call, body, session_or_name(x_session_id, None), request, CompletionForm)
 
 
 async def _complete(
@@ -197,7 +197,7 @@ def provider_options(options: Mapping[str, Any]) -> JsonObject:
     return {name: value for name, value in given.items() if _DEFAULTS.get(name) != value}
 
 
-def named_session(header: str | None, member: str | None) -> SessionId | str | None:
+def session_or_name(header: str | None, member: str | None) -> SessionId | str | None:
     """The session's id, or the client's own name for it, from the header or the body's `metadata.session_id`.
 
     Raises `InvalidRequest`.

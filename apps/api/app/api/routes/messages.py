@@ -65,7 +65,7 @@ async def create_message(call: Call, body: schemas.MessagesIn, headers: chat.Hea
     rt = call.rt
     metadata, thinking = body.metadata or _NO_METADATA, body.thinking
     edit = body.context_management and body.context_management.last(schemas.CompactEdit)
-    named = chat.named_session(headers.session, metadata.session_id)
+    named = chat.session_or_name(headers.session, metadata.session_id)
 
     def read() -> ChatRequest:
         request = _request(call, body, headers.idempotency_key)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import OPENAI_READ, SESSION_HEADER, Order, openai_refusals, session_answers
 from app.api.response_json import SEALED, ResponseForm, compaction_json, list_json, stored_json
-from app.api.routes.chat import Headers, check_model, in_session, named_session, provider_options, recognizable
+from app.api.routes.chat import Headers, check_model, in_session, provider_options, recognizable, session_or_name
 from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas import responses as schemas
 from app.api.schemas.items import DeletedOut, ItemListOut
@@ -271,7 +271,7 @@ def _policy(body: schemas.ResponseIn) -> JsonObject:
 
 def _in_session(call: Call, request: ResponseRequest, member: str | None, headers: Headers) -> ResponseRequest:
     """The request with its session's name, or with what the session is recognized by. Raises `InvalidRequest`."""
-    named = named_session(headers.session, member)
+    named = session_or_name(headers.session, member)
     recognize = not headers.is_new and request.chat.compaction is None
     if request.previous is not None or request.conversation is not None:
         if headers.session is not None:

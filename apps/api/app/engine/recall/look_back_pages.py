@@ -128,13 +128,13 @@ def page_of_message(message: Message, words: str, number: int | None, page_token
     All pages of a message together are its text. A page after the last one says how many there are. Each names the
     speaker and the day."""
     text, day = _readable(message), day_said(message)
-    said = _speaker(message) + ("" if day is None else f", {day_text(day)}")
-    most_tokens = _text_tokens(page_tokens - estimate(said))
+    attribution = _speaker(message) + ("" if day is None else f", {day_text(day)}")
+    most_tokens = _text_tokens(page_tokens - estimate(attribution))
     pages = _cut(text, most_tokens, estimate)
     places = _densest_places(text, words) if words and number is None and len(pages) > 1 else [0]
     place = places[0]
     number = number or min(len(pages), bisect_right([*accumulate(map(len, pages))], place) + 1)
-    heading = f"{handle_of(message.seq)}, {_ROLES[message.role]}{said}"
+    heading = f"{handle_of(message.seq)}, {_ROLES[message.role]}{attribution}"
     if number > len(pages):
         return TextPage(f"{heading}: there is no page {number}; it has {len(pages)}.", number, (), len(pages))
     page, around = pages[number - 1], ""
@@ -181,10 +181,10 @@ def page_of_matches(
 
 
 def _filled(
-    entries: Sequence[_Entry], words: str, room_tokens: int, estimate: Estimate
-) -> tuple[list[_Entry], list[_Entry]]:
+    entries: Sequence[_Match], words: str, room_tokens: int, estimate: Estimate
+) -> tuple[list[_Match], list[_Match]]:
     """The entries that fit on a page with this room, a tool result in part if need be; and those that are left."""
-    on_page, left, room = list[_Entry](), list[_Entry](), room_tokens
+    on_page, left, room = list[_Match](), list[_Match](), room_tokens
     for whole in entries:
         entry = whole
         if whole.tokens > room >= _LEAST_PART_TOKENS and whole.message.role == "tool":
@@ -196,14 +196,14 @@ def _filled(
 
 
 @frozen
-class _Entry:
+class _Match:
     message: Message
     text: str
     tokens: int
     in_part: bool
 
 
-def _page_of(entries: Sequence[_Entry], number: int, *, more: bool) -> TextPage:
+def _page_of(entries: Sequence[_Match], number: int, *, more: bool) -> TextPage:
     following = f" Page {number + 1} has more." if more else ""
     handles = " A handle reads one in full." if any(entry.in_part for entry in entries) else ""
     heading = f"Matches, the best first.{handles}{following} {_NOTE}"
@@ -215,17 +215,17 @@ def _page_of(entries: Sequence[_Entry], number: int, *, more: bool) -> TextPage:
 _ROLES: Final = {"user": "user", "assistant": "assistant", "tool": "tool result"}
 
 
-def _entry(message: Message, words: str, whole_tokens: int, room_tokens: int, estimate: Estimate) -> _Entry:
+def _entry(message: Message, words: str, whole_tokens: int, room_tokens: int, estimate: Estimate) -> _Match:
     if message.role == "tool":
         whole_tokens = min(whole_tokens, _SHORT_RESULT_TOKENS)
     if len(_readable(message)) <= _MOST_CHARS_PER_TOKEN * whole_tokens:
         entry = _whole_entry(message)
         if (tokens := estimate(entry) + 1) <= whole_tokens:
-            return _Entry(message, entry, tokens, in_part=False)
+            return _Match(message, entry, tokens, in_part=False)
     return _part(message, words, whole_tokens, room_tokens, estimate)
 
 
-def _part(message: Message, words: str, most_chars: int, room_tokens: int, estimate: Estimate) -> _Entry:
+def _part(message: Message, words: str, most_chars: int, room_tokens: int, estimate: Estimate) -> _Match:
     """The part of a message around the words, shorter than `most_chars` if these have more than `room_tokens`: a
     character of some scripts takes several tokens."""
     text, label = _readable(message), _label(message)
@@ -236,7 +236,7 @@ def _part(message: Message, words: str, most_chars: int, room_tokens: int, estim
         entry = f"[{label}, {len(text)} characters, in part] {excerpt}"
         tokens = estimate(entry) + 1
         if tokens <= room_tokens or chars <= _LEAST_EXCERPT_CHARS:
-            return _Entry(message, entry, tokens, in_part=True)
+            return _Match(message, entry, tokens, in_part=True)
         chars = max(_LEAST_EXCERPT_CHARS, chars * room_tokens * 9 // (tokens * 10))
 
 

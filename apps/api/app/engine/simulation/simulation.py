@@ -148,9 +148,9 @@ class Simulation:
                 self._after_turn(past, model, figures)
         self.calls_bill.add_turn(prompts, figures.output_tokens, model.prices)
         if figures.summarizer != _NOTHING:
-            asked = figures.summarizer
-            prices = model.summarizer_prices(min(asked.prompt_tokens, model.summarizer_ceiling))
-            self.summaries_bill.add(prices, asked.prompt_tokens, asked.completion_tokens)
+            used = figures.summarizer
+            prices = model.summarizer_prices(min(used.prompt_tokens, model.summarizer_ceiling))
+            self.summaries_bill.add(prices, used.prompt_tokens, used.completion_tokens)
         self.turns.append(figures)
 
     def _whole(self, snapshot: Snapshot, model: SimulatedModel, head: HeadCost, call: SimulatedCall) -> _Sent | None:
@@ -248,10 +248,10 @@ class Simulation:
     def _summarize(self, fold: Fold, model: SimulatedModel, figures: TurnFigures) -> Summary | None:
         body = fallback_summary(fold, model.estimate, self.setting.read, focus=self.setting.policy.focus)
         ceiling, extend = model.summarizer_ceiling, self.setting.policy.incremental
-        asked = summarizer_usage(fold, body, ceiling, model.estimate, extend=extend)
+        used = summarizer_usage(fold, body, ceiling, model.estimate, extend=extend)
         figures.summarizer = Usage(
-            figures.summarizer.prompt_tokens + asked.prompt_tokens,
-            figures.summarizer.completion_tokens + asked.completion_tokens,
+            figures.summarizer.prompt_tokens + used.prompt_tokens,
+            figures.summarizer.completion_tokens + used.completion_tokens,
         )
         if body is None or not shrinks(fold, body, model.estimate):
             return None

@@ -229,10 +229,10 @@ def _document_messages(
         short_id = f"{prefix}{at}"
         known[short_id] = (message.id,)
         parts.append(f' {{"id": "{short_id}", "role": "{message.role}",')
-        said = day_said(message)
-        if said is not None and said != day:
-            parts.append(f' "date": "{day_text(said)}",')
-            day = said
+        day_of_message = day_said(message)
+        if day_of_message is not None and day_of_message != day:
+            parts.append(f' "date": "{day_text(day_of_message)}",')
+            day = day_of_message
         parts.append(f' "text": {_json(text)}}},')
     return _document_list(name, parts)
 
@@ -280,7 +280,7 @@ def accept_summary(
         lists = {name: _accept_items(raw[name], known_ids, items_before, carried) for name in SUMMARY_LISTS}
     except KeyError as error:
         raise SummaryRefused("unknown_message_id") from error
-    text = storable(raw["summary_text"], nul="").strip()
+    text = storable(raw["summary_text"]).strip()
     body = SummaryBody(text_before if _is_ellipsis(text) else text, **lists)
     if not all((body.summary_text, *(item.text for item in body.items))):
         raise SummaryRefused("empty")
@@ -318,7 +318,7 @@ def _accept_items(
     """The items of one list. `carried` gets the identities of those of the previous summary: one list has each."""
     accepted: list[SummaryItem] = []
     for item in items:
-        text = storable(item["text"], nul="").strip()
+        text = storable(item["text"]).strip()
         if _is_ellipsis(text):
             before = {id(each): each for each in map(items_before.__getitem__, item["message_ids"])}
             as_theirs = [SummaryItem(each.text, each.message_ids) for at, each in before.items() if at not in carried]

@@ -87,7 +87,7 @@ def singly(
         return list(actions)
     pieces = past_of(turns).pieces
     stayed = {piece.turn_id for piece in pieces if how_sent(piece.stored_messages[0])}
-    sent = _Sent(pieces, how_sent, stayed, input_budget, estimate, with_handles)
+    sent = _SentTurns(pieces, how_sent, stayed, input_budget, estimate, with_handles)
     by_themselves = {(action.kind, action.target) for action in actions if action.seqs is None}
     newest = {action.target for action in actions if action.reason == NEWEST_TOO_LARGE}
     singles: dict[int, list[TrimAction]] = {}
@@ -121,7 +121,7 @@ def _extent(action: TrimAction) -> int:
 
 
 @dataclass(slots=True)
-class _Sent:
+class _SentTurns:
     """What was sent of the turns of a log's ranges. `turn_ids` are those of which something was sent."""
 
     pieces: Sequence[Piece]

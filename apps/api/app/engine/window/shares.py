@@ -29,10 +29,10 @@ def with_shared_budget(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
     allocation = snapshot.policy.allocation
     if allocation is None:
         return snapshot
-    said = [message for message in snapshot.current.messages if message.role == "user"]
+    of_user = [message for message in snapshot.current.messages if message.role == "user"]
     items = head_items(snapshot.layers, None, (), estimate)
-    tokens = sum([each.tokens for each in (*items, *said)])
-    fixed = Cost(snapshot, tokens, len(items) + len(said), tools_tokens(snapshot.tools, estimate))
+    tokens = sum([each.tokens for each in (*items, *of_user)])
+    fixed = Cost(snapshot, tokens, len(items) + len(of_user), tools_tokens(snapshot.tools, estimate))
     budget = with_output_share(snapshot.budget, allocation.reserved_for_output_pct, fixed.input_tokens)
     if snapshot.overflowed:
         budget = replace(budget, input_budget=min(budget.input_budget, snapshot.budget.input_budget))

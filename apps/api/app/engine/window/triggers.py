@@ -173,7 +173,7 @@ def may_fold_behind_answer(snapshot: Snapshot, laid_out_tokens: int, reply_token
     if turns is not None and snapshot.completed_since_summary + 1 >= turns:
         return True
     current_tokens = framed_tokens(snapshot.current.messages)
-    past, said = snapshot.past, current_tokens + reply_tokens + MESSAGE_FRAMING_TOKENS
+    past, added = snapshot.past, current_tokens + reply_tokens + MESSAGE_FRAMING_TOKENS
     raw_messages = past.messages[-1] + len(snapshot.current.messages) + 1
     if policy.max_messages is not None and raw_messages >= policy.max_messages:
         return True
@@ -184,7 +184,7 @@ def may_fold_behind_answer(snapshot: Snapshot, laid_out_tokens: int, reply_token
     # With an output share, a smaller message enlarges the output reserve. The window itself takes no calibration.
     of_output = ceil(current_tokens * budget.output_pct / 100)
     of_window = floor(min(1.0, ratio) * (budget.input_budget + budget.overhead_reserve)) - budget.overhead_reserve
-    most = ceil(ratio * (reply_tokens + MESSAGE_FRAMING_TOKENS + _average(past, said) + MESSAGE_FRAMING_TOKENS)) + 1
+    most = ceil(ratio * (reply_tokens + MESSAGE_FRAMING_TOKENS + _average(past, added) + MESSAGE_FRAMING_TOKENS)) + 1
     return laid_out_tokens + most >= min(trigger, of_window) - of_output
 
 
@@ -262,11 +262,11 @@ def foldable_within_shares(window: Window) -> Foldable:
         return foldable(window)
     within = division(window)
     share = within.shares["summary"]
-    held = window
+    trimmed = window
     if window.excess_tokens > 0:
-        held = with_fitted_summary(window, within.offered["summary"])
-        held = with_fitted_pins(held, within.offered["pins"])
-    full_tokens = max(share, held.summary.tokens if held.summary else 0)
+        trimmed = with_fitted_summary(window, within.offered["summary"])
+        trimmed = with_fitted_pins(trimmed, within.offered["pins"])
+    full_tokens = max(share, trimmed.summary.tokens if trimmed.summary else 0)
     beside = division(window, summary_tokens=full_tokens)
     # The running turn's own tool rounds are sent in any case.
     for_past = beside.offered["history"] - history_tokens(window.current)
@@ -275,6 +275,6 @@ def foldable_within_shares(window: Window) -> Foldable:
         cut = past.first_protected(policy.protected_turns, for_past)
         if past.wire_tokens(cut) > for_past:
             cut = past.first_protected(0, None)
-    room_tokens = min(share, room_beside(held, remains(held)), window.budget.input_budget)
+    room_tokens = min(share, room_beside(trimmed, remains(trimmed)), window.budget.input_budget)
     previous_tokens = window.summary.wire_tokens if window.summary else 0
-    return Foldable(held, cut, previous_tokens, room_tokens, room_tokens)
+    return Foldable(trimmed, cut, previous_tokens, room_tokens, room_tokens)

@@ -262,7 +262,7 @@ def start_pin_vectors(rt: Runtime, session: SessionRef, pins: Sequence[Pin]) -> 
     texts = [text_of(pin, MOST_EMBEDDED_CHARS) for pin in pins if pin.relevance is None]
     if texts:
         embeddings.compared_in(session, "pins")
-    missing = [text for text in texts if not embeddings.has_asked(session.tenant_id, text)][:_MOST_PINS]
+    missing = [text for text in texts if not embeddings.has_requested(session.tenant_id, text)][:_MOST_PINS]
     for at in range(0, len(missing), _BATCH):
         store_usage = partial(_store_usage, rt, embeddings, session.id)
         made = embeddings.remember(session.tenant_id, missing[at : at + _BATCH], store_usage)

@@ -272,8 +272,8 @@ def start_after_turn(
     window, reply_tokens = plan.decided.window, reply.tokens + reply.reasoning_tokens
     if not is_own or may_fold_behind_answer(window.snapshot, window.log.tokens_after_summary, reply_tokens):
         is_first = turn.claim.round == turn.claim.fence == 1 and plan.snapshot.summary == plan.rows.summary
-        said = replace(reply, said_at=completed_at)
-        rows = _rows_after(turn, plan.rows, said) if is_own and is_first and is_sound else None
+        last = replace(reply, said_at=completed_at)
+        rows = _rows_after(turn, plan.rows, last) if is_own and is_first and is_sound else None
         work = summarize_after_turn(rt, session, plan.decided.prompt.tools, options.instructions, rows)
         rt.chores.start(work, behind_an_answer(session.id))
 

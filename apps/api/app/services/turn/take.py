@@ -72,7 +72,7 @@ async def prepare_regeneration(
     words = zip(turn.contents, turn.names, strict=True)
     messages = [IncomingMessage(at, "user", content, name=name) for at, (content, name) in enumerate(words)]
     sent = as_one(messages) if messages else None
-    requested = turn.asked_alias if turn.asked_alias in rt.catalogue.aliases else None
+    requested = turn.requested_alias if turn.requested_alias in rt.catalogue.aliases else None
     complete = replace(
         request,
         content=sent.content if sent and request.content is None else request.content,

@@ -155,7 +155,7 @@ def _window(rt: Runtime, stored: JsonObject, row: Record) -> PointWindow:
     return record_of(
         PointWindow,
         row,
-        model_alias=row["asked_alias"],
+        model_alias=row["requested_alias"],
         regions=all_regions(row["regions"]),
         summary_trigger_tokens=summary_trigger_tokens,
         prune_trigger_tokens=prune_trigger_tokens,
