@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import AliasChoices, ValidationError
 
 from app.commands.resources import read_settings
 from app.core.config import Settings, variables
@@ -81,3 +82,18 @@ def test_the_key_of_a_provider_may_be_in_the_file_and_the_environment_overrides_
     assert key_of(entry, variables()) == "sk-of-the-file"
     monkeypatch.setenv("KEY_OF_A_PROVIDER", "sk-of-the-environment")
     assert key_of(entry, variables()) == "sk-of-the-environment"
+
+
+def test_every_number_is_finite_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts are in audits and answers, whose JSON has no integer beyond 64 bits."""
+    defaults = Settings(_env_file=None)  # type: ignore[call-arg] # known to pydantic-settings
+    numbers = [name for name, default in defaults if type(default) in (int, float)]
+    assert len(numbers) > 20
+    for name in numbers:
+        alias = Settings.model_fields[name].validation_alias
+        variable = str(alias.choices[0]) if isinstance(alias, AliasChoices) else f"PLIMSOLL_{name.upper()}"
+        for value in ("nan", "inf", "-1", "9" * 30):
+            monkeypatch.setenv(variable, value)
+            with pytest.raises(ValidationError, match=f"(?i)1 validation error for Settings\n({variable}|{name})"):
+                Settings(_env_file=None)  # type: ignore[call-arg] # known to pydantic-settings
+        monkeypatch.delenv(variable)

@@ -16,6 +16,7 @@ import pytest
 
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.types import Delta
+from app.providers import remote
 from app.providers.anthropic_answer import MessageAssembly
 from app.providers.openai_answer import ChatAssembly
 from app.providers.responses_answer import ResponseAssembly
@@ -212,6 +213,20 @@ async def test_a_failure_is_reported_by_its_status_however_its_body_is() -> None
     for body, encoding in ((bomb, "gzip"), (bomb, "gzip, gzip"), (b"[" * 100_000, "identity")):
         error = await failure_of(Answer(body, 503, {"content-encoding": encoding}), hits=3)
         assert error.status == 503
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failure_whose_body_never_ends_is_what_its_head_states(
+    monkeypatch: pytest.MonkeyPatch, *, stream: bool
+) -> None:
+    """It was a timeout, after all the time of the call, and lost the delay that the provider had asked for."""
+    monkeypatch.setattr(remote, "_ERROR_WAIT_S", 0.1)
+    on_delta = to_nobody if stream else None
+    more = {"content-length": "500"}
+    refused = await failure_of(Answer(b"{", 401, more), hits=1, on_delta=on_delta)
+    assert (type(refused), refused.status) == (ProviderRefused, 401)
+    limited = await failure_of(Answer(b"{", 429, {**more, "retry-after": "60"}), hits=1, on_delta=on_delta)
+    assert (type(limited), limited.retry_after_s) == (ProviderRateLimited, 60.0)
 
 
 @pytest.mark.parametrize("stream", [False, True])

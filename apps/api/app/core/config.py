@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = _named("DATABASE_URL", None)
     data_dir: Path | None = None
     demo: bool = True
-    embedded_restart_s: float = Field(default=120.0, ge=0)
+    embedded_restart_s: float = Field(default=120.0, ge=0, le=_LONGEST_S)
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     workers: int = Field(default=1, ge=1, le=64)
@@ -65,8 +65,8 @@ class Settings(BaseSettings):
     context_max_output_tokens: int = _named("CONTEXT_MAX_OUTPUT_TOKENS", 2048, ge=1, le=_MOST)
     context_summary_trigger_ratio: float = _named("CONTEXT_SUMMARY_TRIGGER_RATIO", 0.70, gt=0, le=1)
     context_prune_trigger_ratio: float = _named("CONTEXT_PRUNE_TRIGGER_RATIO", 0.90, gt=0, le=1)
-    context_mandatory_summary_turn: int = _named("CONTEXT_MANDATORY_SUMMARY_TURN", 8, ge=1)
-    context_protected_turns: int = _named("CONTEXT_PROTECTED_TURNS", 4, ge=0)
+    context_mandatory_summary_turn: int = _named("CONTEXT_MANDATORY_SUMMARY_TURN", 8, ge=1, le=_MOST)
+    context_protected_turns: int = _named("CONTEXT_PROTECTED_TURNS", 4, ge=0, le=_MOST)
     context_fallback_limit: int = _named("CONTEXT_FALLBACK_LIMIT", 8192, ge=1, le=_MOST)
     context_summary_model: str = _named("CONTEXT_SUMMARY_MODEL", "")
     context_embedding_model: str = _named("CONTEXT_EMBEDDING_MODEL", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -74,6 +75,10 @@ def _parameters(value: dict[str, Any]) -> dict[str, Any]:
     own = sorted(_OWN_PARAMETERS.intersection(value))
     if own:
         raise ValueError(f"may not set {', '.join(own)}: the service sets that itself")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError("must be JSON, which has no dates, no NaN and no infinity") from None
     return value
 
 

@@ -148,7 +148,7 @@ class OpenAIProvider(RemoteModel):
     @property
     def vector_space(self) -> str:
         """The model, with a hash of the alias's parameters: `dimensions`, for one, changes the vectors."""
-        parameters = json.dumps(self._entry.parameters, sort_keys=True, default=str)
+        parameters = json.dumps(self._entry.parameters, sort_keys=True)
         digest = f"/{sha256(parameters.encode()).hexdigest()[:8]}" if self._entry.parameters else ""
         return f"{self._entry.model}{digest}"
 

@@ -43,6 +43,8 @@ NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
 _ONCE: Final = RetryPolicy(max_attempts=1)
 _INLINE_BODY_BYTES: Final = 262_144
 """Largest request, in bytes, whose messages are encoded on the event loop (a few ms)."""
+_ERROR_WAIT_S: Final = 5.0
+"""Time for the body of an error to arrive."""
 _WITHOUT_TOOLS: Final = re.compile(r"must define tools|without `tools=` param|expects the `tools=` param")
 Part: TypeAlias = Literal[
     "cache", "cache_key", "chat_for_tools", "custom_tools", "details", "effort_for_tools", "empty_answers",
@@ -282,9 +284,10 @@ class RemoteModel(Provider):
 async def _read_json(reply: HttpReply) -> tuple[Any, ErrorObject | None]:
     """The answer, and its error or None. Raises as `HttpReply.read`, but not for an error status, which suffices."""
     try:
-        answer = decode_json(await reply.read())
+        async with asyncio.timeout(None if reply.is_success else _ERROR_WAIT_S):
+            answer = decode_json(await reply.read())
         error = error_object(answer)
-    except (AttemptError, MalformedAnswerError):
+    except (AttemptError, MalformedAnswerError, TimeoutError):
         if reply.is_success:
             raise
         answer = error = None
