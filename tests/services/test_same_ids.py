@@ -1,0 +1,153 @@
+"""A fork has the ids of its source: what is read of the one is never of the other, whatever happens there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from uuid import UUID
+
+import pytest
+
+from app.db.simulation_rows import dated_pins, stored_aliases, stored_totals, stored_turns
+from app.domain.errors import NotFound, ProviderError
+from app.domain.types import Pin, SessionId, SessionRef, TurnId
+from app.services.archive.transfer import export_session, fork_session
+from app.services.pasts import Pasts
+from app.services.runtime import Runtime
+from app.services.sessions import delete_pin, delete_session, list_pins, put_pin
+from app.services.summaries import edit_summary, list_summaries, summarize_now, undo_summary
+from app.services.turn.take import retry_turn
+from app.services.turn.types import TurnOptions, TurnRequest
+from app.services.views.context import pin_figures, read_overview, read_timeline, window_now
+from app.services.views.preview import preview_turn
+from app.services.views.search import look_back, search_session
+from app.services.views.turns import get_expanded_audit, get_messages, get_prompt, get_turn, list_messages, list_turns
+from tests.providers.server import serving
+from tests.services.service import NEWEST, OLDEST, Service, model, models_toml, ref_of, service
+from tests.services.test_erasing import of_a_session
+from tests.services.test_forks import busy_session, reply
+
+_CHANGED = (
+    "UPDATE messages SET content = '\"Of the fork.\"', tool_calls = NULL, name = 'fork', token_estimate = 9999",
+    "UPDATE turns SET status = 'failed', user_input = 'Of the fork.', assistant_output = NULL, model_alias = 'fork'",
+    "UPDATE turn_steps SET status = 'failed', detail = '{\"of\": \"the fork\"}'",
+    "UPDATE turn_context_audit SET input_budget = 1, estimated_wire_tokens = 9999, prompt_sha256 = 'fork'",
+    "UPDATE prompt_blocks SET content = 'Of the fork.'",
+    "UPDATE session_summaries SET summary_text = 'Of the fork.', key_facts = '[]', created_by_turn_id = NULL",
+    "UPDATE pins SET content = 'Of the fork.', relevance = 1",
+)
+"""Every row that the fork has, changed so that one that is read in place of the source's shows."""
+
+
+async def test_a_session_reads_the_same_whatever_stands_in_its_fork(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model(reply)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        source = await busy_session(at)
+        before = await everything_read(at.rt, ref_of(source))
+        fork = (await fork_session(at.rt, ref_of(source), None)).id
+        for statement in _CHANGED:
+            assert await at.rows(f"{statement} WHERE session_id = :fork RETURNING 1", fork=fork), statement
+        assert _changes(before, await everything_read(at.rt, ref_of(source))) == []
+        await delete_session(at.rt, ref_of(fork))
+        assert _changes(before, await everything_read(at.rt, ref_of(source))) == [], "erased with its fork"
+
+
+async def test_what_happens_in_a_session_changes_no_row_of_its_fork(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model(reply)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        source = await busy_session(at)
+        with pytest.raises(ProviderError):
+            await at.turn(source, "FAIL")
+        fork = (await fork_session(at.rt, ref_of(source), None)).id
+        before, of_source = await _rows_of(at, fork), await _rows_of(at, source)
+        session = ref_of(source)
+        failed = (await list_turns(at.rt, session, NEWEST)).items[0]
+        with pytest.raises(ProviderError):
+            await retry_turn(at.rt, session, failed.id, TurnOptions(), "main")
+        await put_pin(at.rt, session, Pin("a", "Another."))
+        await delete_pin(at.rt, session, "b")
+        newest = (await list_summaries(at.rt, session, NEWEST)).items[0]
+        await edit_summary(at.rt, session, newest.id, {"summary_text": "Of the source."})
+        await undo_summary(at.rt, session, None)
+        await at.turn(source, "And now?")
+        await summarize_now(at.rt, session)
+        changed = _changes(of_source, await _rows_of(at, source))
+        assert set(changed) > {"sessions", "turns", "turn_steps", "messages", "pins", "session_summaries"}
+        assert _changes(before, await _rows_of(at, fork)) == []
+
+
+async def _rows_of(at: Service, session_id: SessionId) -> dict[str, str]:
+    """All rows of a session, by table."""
+    found: dict[str, str] = {}
+    for table in of_a_session():
+        column = "id" if table.name == "sessions" else "session_id"
+        order = ", ".join(each.name for each in table.primary_key)
+        statement = f"SELECT * FROM {table.name} WHERE {column} = CAST(:sid AS uuid) ORDER BY {order}"  # noqa: S608 - our own names
+        found[table.name] = repr(await at.rows(statement, sid=session_id))
+    return found
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    return [name for name in before if after[name] != before[name]]
+
+
+async def everything_read(rt: Runtime, session: SessionRef) -> dict[str, str]:
+    """What each read of a session answers, in a process that has nothing of it in its cache."""
+    rt = replace(rt, pasts=Pasts(1 << 24, monotonic, rt.telemetry))
+    messages = (await list_messages(rt, session, OLDEST)).items
+    reads: dict[str, Callable[[], Awaitable[object]]] = {
+        "preview": lambda: _previewed(rt, session),
+        "window": lambda: window_now(rt, session),
+        "pin figures": lambda: pin_figures(rt, session),
+        "pins": lambda: list_pins(rt, session, 9, None),
+        "timeline": lambda: read_timeline(rt, session, OLDEST),
+        "overview": lambda: read_overview(rt, session, points=5, first_seq=1, last_seq=None),
+        "turns": lambda: list_turns(rt, session, OLDEST),
+        "messages": lambda: list_messages(rt, session, OLDEST),
+        "messages by id": lambda: get_messages(rt, session, [UUID(str(each.id)) for each in messages]),
+        "summaries": lambda: list_summaries(rt, session, OLDEST),
+        "search": lambda: search_session(rt, session, "ledger", 9),
+        "look-back": lambda: look_back(rt, session, query="ledger rows", handle=None, page=None),
+        "export": lambda: _exported(rt, session),
+        "simulated": lambda: _simulated(rt, session.id),
+    }
+    for turn in (await list_turns(rt, session, OLDEST)).items:
+        reads |= {f"turn {turn.seq}": _of_turn(rt, session, turn.id)}
+    return {name: repr(await read()) for name, read in reads.items()}
+
+
+def _of_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> Callable[[], Awaitable[object]]:
+    async def read() -> object:
+        found: list[object] = [await get_turn(rt, session, turn_id)]
+        for whole in (get_expanded_audit, get_prompt):
+            try:
+                found.append(await whole(rt, session, turn_id, None))
+            except NotFound as missing:
+                found.append(repr(missing))
+        return found
+
+    return read
+
+
+async def _previewed(rt: Runtime, session: SessionRef) -> object:
+    """A preview without its last row, the new message, whose id is another one each time."""
+    found = await preview_turn(rt, session, TurnRequest("Which ledger rows does the job compare?", ""))
+    return replace(found, layout=found.layout[:-1])
+
+
+async def _exported(rt: Runtime, session: SessionRef) -> object:
+    return [part async for part in export_session(rt, session) if part[0] != "exported_at"]
+
+
+async def _simulated(rt: Runtime, session_id: SessionId) -> object:
+    """All that a simulation reads."""
+    async with rt.database.autocommit() as tx:
+        turns = await stored_turns(tx, session_id, 0, 99, limit=99)
+        totals, aliases = await stored_totals(tx, session_id, 99), await stored_aliases(tx, session_id, 99)
+        return turns, totals, aliases, await dated_pins(tx, session_id)
