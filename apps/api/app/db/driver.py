@@ -104,7 +104,7 @@ _SOCKET_OPTIONS: Final = {
     "TCP_USER_TIMEOUT": _SILENCE_S * 1000,
 }
 
-LOCKED: Final = "The session stayed locked by other work for too long; nothing was stored."
+LOCKED: Final = "Other work held a lock that this request needs for too long; nothing was stored."
 
 
 class ServerFull(DatabaseUnavailable):
