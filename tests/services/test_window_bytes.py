@@ -109,7 +109,7 @@ async def test_a_window_that_alone_is_over_the_share_is_refused_and_nothing_is_s
     ):
         session_id = await with_messages(at, [MIB // 2] * 10)
         for _ in range(3):
-            with pytest.raises(InvalidRequest, match=r"4194304 bytes\. Fork .* or remove its largest items"):
+            with pytest.raises(InvalidRequest, match=r"4194304 bytes\. Fork .* or delete its largest items"):
                 await at.turn(session_id, "Hello?")
             with pytest.raises(InvalidRequest, match="4194304 bytes"):
                 await session_window(at.rt, ref_of(session_id))
