@@ -30,30 +30,35 @@ from tests.services.test_erasing import of_a_session
 from tests.services.test_forks import busy_session, reply
 
 _CHANGED = (
-    "UPDATE messages SET content = '\"Of the fork.\"', tool_calls = NULL, name = 'fork', token_estimate = 9999",
-    "UPDATE turns SET status = 'failed', user_input = 'Of the fork.', assistant_output = NULL, model_alias = 'fork'",
-    "UPDATE turn_steps SET status = 'failed', detail = '{\"of\": \"the fork\"}'",
-    "UPDATE turn_context_audit SET input_budget = 1, estimated_wire_tokens = 9999, prompt_sha256 = 'fork'",
-    "UPDATE prompt_blocks SET content = 'Of the fork.'",
-    "UPDATE session_summaries SET summary_text = 'Of the fork.', key_facts = '[]', created_by_turn_id = NULL",
-    "UPDATE pins SET content = 'Of the fork.', relevance = 1",
+    "UPDATE messages SET content = '\"Of the other.\"', tool_calls = NULL, name = 'other', token_estimate = 9999",
+    "UPDATE turns SET status = 'failed', user_input = 'Of the other.', assistant_output = NULL, model_alias = 'other'",
+    "UPDATE turn_steps SET status = 'failed', detail = '{\"of\": \"the other\"}'",
+    "UPDATE turn_context_audit SET input_budget = 1, estimated_wire_tokens = 9999, prompt_sha256 = 'other'",
+    "UPDATE prompt_blocks SET content = 'Of the other.'",
+    "UPDATE session_summaries SET summary_text = 'Of the other.', key_facts = '[]', created_by_turn_id = NULL",
+    "UPDATE pins SET content = 'Of the other.', relevance = 1",
 )
-"""Every row that the fork has, changed so that one that is read in place of the source's shows."""
+"""Every row that a session has, changed so that one that is read in place of the other's shows."""
 
 
-async def test_a_session_reads_the_same_whatever_stands_in_its_fork(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", ["fork", "source"])
+async def test_a_session_reads_the_same_whatever_stands_in_one_with_the_same_ids(
+    database_url: str, tmp_path: Path, other: str
+) -> None:
+    """Of two rows with one id, the older one is usually found first: so both are the other one once."""
     async with (
         serving(model(reply)) as server,
         service(database_url, models_toml(server), folder=tmp_path) as at,
     ):
         source = await busy_session(at)
-        before = await everything_read(at.rt, ref_of(source))
         fork = (await fork_session(at.rt, ref_of(source), None)).id
+        read, changed = (source, fork) if other == "fork" else (fork, source)
+        before = await everything_read(at.rt, ref_of(read))
         for statement in _CHANGED:
-            assert await at.rows(f"{statement} WHERE session_id = :fork RETURNING 1", fork=fork), statement
-        assert _changes(before, await everything_read(at.rt, ref_of(source))) == []
-        await delete_session(at.rt, ref_of(fork))
-        assert _changes(before, await everything_read(at.rt, ref_of(source))) == [], "erased with its fork"
+            assert await at.rows(f"{statement} WHERE session_id = :it RETURNING 1", it=changed), statement
+        assert _changes(before, await everything_read(at.rt, ref_of(read))) == []
+        await delete_session(at.rt, ref_of(changed))
+        assert _changes(before, await everything_read(at.rt, ref_of(read))) == [], "deleted with the other"
 
 
 async def test_what_happens_in_a_session_changes_no_row_of_its_fork(database_url: str, tmp_path: Path) -> None:
