@@ -18,7 +18,7 @@ from app.db.sql import sql
 from app.db.tables import metadata
 from app.domain.errors import NotFound, PlimsollError, SessionBusy, TurnCancelled
 from app.domain.responses import ResponseNote
-from app.domain.types import Pin, RecordedReply, Session, SessionId, SessionRef, TenantId
+from app.domain.types import JsonObject, Pin, RecordedReply, Session, SessionId, SessionRef, TenantId
 from app.services.limits import set_limits
 from app.services.process_state import HeavyWork
 from app.services.sessions import create_session, delete_session, put_pin
@@ -61,12 +61,18 @@ def test_every_table_of_a_session_has_the_session_id() -> None:
 
 async def rows_of(at: Service, session_id: SessionId) -> dict[str, int]:
     """How many rows each table has of the session."""
-    counted: dict[str, int] = {}
+    return {name: len(rows) for name, rows in (await every_row(at, session_id)).items()}
+
+
+async def every_row(at: Service, session_id: SessionId) -> dict[str, list[JsonObject]]:
+    """All rows of the session, by table."""
+    found: dict[str, list[JsonObject]] = {}
     for table in of_a_session():
         column = "id" if table.name == "sessions" else "session_id"
-        sql = f"SELECT count(*) AS rows FROM {table.name} WHERE {column} = CAST(:sid AS uuid)"  # noqa: S608 - our own names
-        counted[table.name] = (await at.rows(sql, sid=session_id))[0]["rows"]
-    return counted
+        order = ", ".join(each.name for each in table.primary_key)
+        sql = f"SELECT * FROM {table.name} WHERE {column} = CAST(:sid AS uuid) ORDER BY {order}"  # noqa: S608 - our own names
+        found[table.name] = await at.rows(sql, sid=session_id)
+    return found
 
 
 @asynccontextmanager

@@ -25,8 +25,8 @@ from app.services.views.preview import preview_turn
 from app.services.views.search import look_back, search_session
 from app.services.views.turns import get_expanded_audit, get_messages, get_prompt, get_turn, list_messages, list_turns
 from tests.providers.server import serving
-from tests.services.service import NEWEST, OLDEST, Service, model, models_toml, ref_of, service
-from tests.services.test_erasing import of_a_session
+from tests.services.service import NEWEST, OLDEST, model, models_toml, ref_of, service
+from tests.services.test_erasing import every_row
 from tests.services.test_forks import busy_session, reply
 
 _CHANGED = (
@@ -70,7 +70,7 @@ async def test_what_happens_in_a_session_changes_no_row_of_its_fork(database_url
         with pytest.raises(ProviderError):
             await at.turn(source, "FAIL")
         fork = (await fork_session(at.rt, ref_of(source), None)).id
-        before, of_source = await _rows_of(at, fork), await _rows_of(at, source)
+        before, of_source = await every_row(at, fork), await every_row(at, source)
         session = ref_of(source)
         failed = (await list_turns(at.rt, session, NEWEST)).items[0]
         with pytest.raises(ProviderError):
@@ -82,23 +82,12 @@ async def test_what_happens_in_a_session_changes_no_row_of_its_fork(database_url
         await undo_summary(at.rt, session, None)
         await at.turn(source, "And now?")
         await summarize_now(at.rt, session)
-        changed = _changes(of_source, await _rows_of(at, source))
+        changed = _changes(of_source, await every_row(at, source))
         assert set(changed) > {"sessions", "turns", "turn_steps", "messages", "pins", "session_summaries"}
-        assert _changes(before, await _rows_of(at, fork)) == []
+        assert _changes(before, await every_row(at, fork)) == []
 
 
-async def _rows_of(at: Service, session_id: SessionId) -> dict[str, str]:
-    """All rows of a session, by table."""
-    found: dict[str, str] = {}
-    for table in of_a_session():
-        column = "id" if table.name == "sessions" else "session_id"
-        order = ", ".join(each.name for each in table.primary_key)
-        statement = f"SELECT * FROM {table.name} WHERE {column} = CAST(:sid AS uuid) ORDER BY {order}"  # noqa: S608 - our own names
-        found[table.name] = repr(await at.rows(statement, sid=session_id))
-    return found
-
-
-def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+def _changes(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
     return [name for name in before if after[name] != before[name]]
 
 

@@ -81,7 +81,7 @@ def request_of(client: httpx.Client | httpx.AsyncClient, url: str, call: Call[An
 def came_of(error: httpx.RequestError, out_of_time: bool) -> Came:
     """What a transport's error means. Raises `ValueError` for a request that can not be sent at all.
 
-    Only the type of the error is told: its text may quote what was sent.
+    Only the type of the error is named: its text may quote what was sent.
     """
     if isinstance(error, (httpx.LocalProtocolError, httpx.UnsupportedProtocol)):
         raise ValueError("The request cannot be sent: a header or the address is not valid.") from None  # noqa: TRY004 - of its value

@@ -159,7 +159,7 @@ class Drain:
     def work(self) -> Generator[None]:
         """One request, from its beginning to the end of its answer. Raises `ShuttingDown` once new ones are refused."""
         if self.closed:
-            raise ShuttingDown("This process shuts down and started nothing: try again.", _RETRY_ELSEWHERE_AFTER_S)
+            raise ShuttingDown("This process is shutting down; nothing was stored.", _RETRY_ELSEWHERE_AFTER_S)
         self._running += 1
         self._idle.clear()
         try:
