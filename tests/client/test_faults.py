@@ -176,9 +176,9 @@ async def test_a_turn_has_ended_with_its_last_event_also_where_the_connection_st
 
 
 @ALL
-async def test_a_broken_stream_that_has_no_key_says_what_it_knows(address: str, kind: Kind) -> None:
+async def test_a_broken_stream_that_is_not_resumed_says_what_it_knows(address: str, kind: Kind) -> None:
     with proxied(address) as proxy:
-        async with talker(kind, proxy.url) as at:
+        async with talker(kind, proxy.url, max_retries=0) as at:
             session = (await at.call("create_session")).id
             waiting = (await at.call("post_turn", session, "Go", tools=TOOLS, recorded_reply=CALLS)).turn
             fault = proxy.breaks("/tool-outputs ", after_bytes=1300)
@@ -191,18 +191,22 @@ async def test_a_broken_stream_that_has_no_key_says_what_it_knows(address: str, 
             assert (await at.call("get_turn", session, waiting.id)).status in {"running", "completed"}
 
 
-async def test_tool_outputs_with_a_key_are_retried_and_their_broken_stream_goes_on(address: str) -> None:
+@ALL
+async def test_tool_outputs_are_retried_and_their_broken_stream_goes_on(address: str, kind: Kind) -> None:
+    reply = {"content": " ".join(WORDS * 20)}
+
     with proxied(address) as proxy:
-        async with AsyncPlimsoll(proxy.url) as client:
-            for after_bytes in (0, 1300):
-                session = (await client.create_session()).id
-                waiting = (await client.post_turn(session, "Go", tools=TOOLS, recorded_reply=CALLS)).turn
-                fault = proxy.breaks("/tool-outputs ", after_bytes=after_bytes)
-                reply = " ".join(WORDS * 20)
-                stream = client.stream_tool_outputs(
-                    session, waiting.id, {"a": "42"}, recorded_reply={"content": reply}, idempotency_key="round"
-                )
-                assert (await stream.answer()).turn.assistant_output == reply
+        async with talker(kind, proxy.url) as at:
+            for after_bytes in (None, 0, 1300):
+                session = (await at.call("create_session")).id
+                waiting = (await at.call("post_turn", session, "Go", tools=TOOLS, recorded_reply=CALLS)).turn
+                fault = proxy.breaks("/tool-outputs ", after_bytes=after_bytes or 0)
+                given = (session, waiting.id, {"a": "42"})
+                if after_bytes is None:
+                    last = await at.call("post_tool_outputs", *given, recorded_reply=reply)
+                else:
+                    last = (await at.events("stream_tool_outputs", *given, recorded_reply=reply))[-1]
+                assert (last.turn.status, last.turn.assistant_output) == ("completed", reply["content"])
                 assert fault.fired == 1
 
 

@@ -21,7 +21,7 @@ from plimsoll_sdk.events import TurnEvent
 from plimsoll_sdk.models import Page, TurnAnswer
 from plimsoll_sdk.progress import Progress
 from plimsoll_sdk.retries import Came, OutOfTime, Patience, Send, Sleep, exchange
-from plimsoll_sdk.tool_loop import Ask, Invoke, Pause, ToolStep, run_turn
+from plimsoll_sdk.tool_loop import Ask, Invoke, ToolStep, run_turn
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -31,7 +31,7 @@ class AsyncTurnStream:
     """The events of a turn as they come: `TurnStream` for event loops."""
 
     def __init__(self, client: AsyncPlimsoll, call: Call[TurnAnswer]) -> None:
-        self._progress = Progress(call, client.patience.max_retries)
+        self._progress = Progress(client.patience.max_retries)
         self._events = self._run(client, call, self._progress)
 
     def __aiter__(self) -> AsyncIterator[TurnEvent]:
@@ -208,8 +208,6 @@ class AsyncPlimsoll:
             case Invoke():
                 value = step.function(**step.arguments)
                 return await value if inspect.isawaitable(value) else value
-            case Pause():
-                return await anyio.sleep(step.seconds)
 
     async def exchanged(self, call: Call[Any], ends_at: float) -> Reply:
         """The call's answer, by `time.monotonic()` at the latest; of a call that streams, its open stream."""

@@ -21,7 +21,7 @@ from plimsoll_sdk.events import TurnEvent
 from plimsoll_sdk.models import Page, TurnAnswer
 from plimsoll_sdk.progress import Progress
 from plimsoll_sdk.retries import Came, OutOfTime, Patience, Send, Sleep, exchange
-from plimsoll_sdk.tool_loop import Ask, Invoke, Pause, ToolStep, run_turn
+from plimsoll_sdk.tool_loop import Ask, Invoke, ToolStep, run_turn
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -35,7 +35,7 @@ class TurnStream:
     """
 
     def __init__(self, client: Plimsoll, call: Call[TurnAnswer]) -> None:
-        self._progress = Progress(call, client.patience.max_retries)
+        self._progress = Progress(client.patience.max_retries)
         self._events = self._run(client, call, self._progress)
 
     def __iter__(self) -> Iterator[TurnEvent]:
@@ -212,8 +212,6 @@ class Plimsoll:
                 return self.send(step.call)
             case Invoke():
                 return step.function(**step.arguments)
-            case Pause():
-                return time.sleep(step.seconds)
 
     def exchanged(self, call: Call[Any], ends_at: float) -> Reply:
         """The call's answer, by `time.monotonic()` at the latest; of a call that streams, its open stream."""

@@ -63,6 +63,11 @@ _SESSION = "/v1/sessions/{session_id}"
 _TURN = f"{_SESSION}/turns/{{turn_id}}"
 
 
+def _key_header(idempotency_key: str | None) -> dict[str, str]:
+    """The header of an idempotency key: the given one, or a new one."""
+    return {"Idempotency-Key": idempotency_key or f"client-{uuid4().hex}"}
+
+
 @operation("POST", "/v1/sessions")
 def create_session(
     *,
@@ -228,8 +233,7 @@ def post_turn(
         said_at=said_at,
         recorded_reply=recorded_reply,
     )
-    headers = {"Idempotency-Key": idempotency_key or f"client-{uuid4().hex}"}
-    return Request(reads(TurnAnswer), {"session_id": session_id}, body=body, headers=headers)
+    return Request(reads(TurnAnswer), {"session_id": session_id}, body=body, headers=_key_header(idempotency_key))
 
 
 @operation("GET", f"{_SESSION}/turns", repeatable=True)
@@ -262,12 +266,12 @@ def post_tool_outputs(
     idempotency_key: str | None = None,
 ) -> Request[TurnAnswer]:
     """Answers a turn's open tool calls, all of them, by call id, and returns the answer of its next round;
-    `stream_tool_outputs` gives that round's events instead. Retried after a lost answer if it has an
-    `idempotency_key`."""
+    `stream_tool_outputs` gives that round's events instead. The outputs are stored once, also with retries;
+    `idempotency_key` is made where none is given."""
     listed = [{"tool_call_id": call_id, "content": content} for call_id, content in outputs.items()]
     body = given(outputs=listed, recorded_reply=recorded_reply)
-    headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
-    return Request(reads(TurnAnswer), {"session_id": session_id, "turn_id": turn_id}, body=body, headers=headers)
+    places = {"session_id": session_id, "turn_id": turn_id}
+    return Request(reads(TurnAnswer), places, body=body, headers=_key_header(idempotency_key))
 
 
 @operation("POST", f"{_TURN}/cancel")
@@ -552,7 +556,7 @@ def complete_chat(
     `session_id` may also be a name of your own, under which the session is created at first. Without it the session is
     recognized by the messages before the newest ones, or created; `session_new=True` always creates one.
     """
-    headers = {"Idempotency-Key": idempotency_key or f"client-{uuid4().hex}"}
+    headers = _key_header(idempotency_key)
     if session_id is not None:
         headers["X-Session-Id"] = session_id
     if session_new:

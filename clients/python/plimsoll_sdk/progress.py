@@ -1,14 +1,11 @@
-"""How far the telling of a turn has come, and how it goes on in a second stream when the first one broke.
+"""How far the events of a turn have come, and how they go on in a second stream when the first one broke.
 
-The same call with the same idempotency key is the same turn: once that has ended, the service tells it again with its
+The same call with the same idempotency key is the same turn: once that has ended, the service streams it again with its
 whole text in one delta. What earlier events had is left out of it.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from plimsoll_sdk.call import Call
 from plimsoll_sdk.errors import StreamBroken
 from plimsoll_sdk.events import (
     ContextAssembled,
@@ -26,9 +23,8 @@ from plimsoll_sdk.models import TurnAnswer
 class Progress:
     """How far the events of a turn have come. `text` is the answer so far; `ended` is its last event."""
 
-    def __init__(self, call: Call[Any], most_resumptions: int) -> None:
-        self._call = call
-        self._resumptions_left = most_resumptions if call.repeatable else 0
+    def __init__(self, most_resumptions: int) -> None:
+        self._resumptions_left = most_resumptions
         self._reader = EventReader()
         self._again = ""
         self._resumed = False
@@ -38,7 +34,7 @@ class Progress:
         self.ended: TurnCompleted | TurnAwaitingTools | TurnFailed | None = None
 
     def take(self, data: bytes) -> list[TurnEvent]:
-        """The events that these bytes tell anew."""
+        """The events in these bytes that did not come before."""
         return [new for event in self._reader.feed(data) for new in self._new(event)]
 
     def may_resume(self) -> bool:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from plimsoll_sdk.call import Call
-from plimsoll_sdk.errors import ToolLoopTooLong, TurnInProgress, TurnNotOpen, Unreachable
-from plimsoll_sdk.models import ToolCall, Turn, TurnAnswer
-from plimsoll_sdk.operations import Content, Json, cancel_turn, get_audit, get_turn, post_tool_outputs, post_turn
+from plimsoll_sdk.errors import ToolLoopTooLong
+from plimsoll_sdk.models import ToolCall, TurnAnswer
+from plimsoll_sdk.operations import Content, Json, cancel_turn, post_tool_outputs, post_turn
 
 Functions: TypeAlias = Mapping[str, Callable[..., Any]]
 """What the model may call, by name: each is given the call's arguments by name; text is sent as it is, else JSON."""
 
-_POLL_S = 0.5
 _UNSENDABLE = re.compile("[\\0\\ud800-\\udfff]")
 """What the service can not store: NUL, and halves of characters, as in names of files. Refused outputs would leave the
 turn open for good."""
@@ -37,14 +36,7 @@ class Invoke:
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Pause:
-    """Wait so long."""
-
-    seconds: float
-
-
-ToolStep: TypeAlias = Ask | Invoke | Pause
+ToolStep: TypeAlias = Ask | Invoke
 
 
 def run_turn(
@@ -89,7 +81,7 @@ def run_turn(
         outputs: dict[str, Content] = {}
         for call in answer.turn.tool_calls:
             outputs[call.id] = _UNSENDABLE.sub("\N{REPLACEMENT CHARACTER}", (yield from _output(call, functions)))
-        answer = yield from _next_round(answer, outputs)
+        answer = yield Ask(post_tool_outputs(session_id, answer.turn.id, outputs))
     if answer.turn.status != "awaiting_tools":
         return answer
     raise ToolLoopTooLong((yield Ask(cancel_turn(session_id, answer.turn.id))), max_rounds)
@@ -110,23 +102,3 @@ def _output(call: ToolCall, functions: Functions) -> Generator[ToolStep, Any, st
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     except Exception as error:  # the model sees it, and can do something else
         return json.dumps({"error": f"{type(error).__name__}: {error}"}, ensure_ascii=False)
-
-
-def _next_round(answer: TurnAnswer, outputs: Mapping[str, Content]) -> Generator[ToolStep, Any, TurnAnswer]:
-    """Posts the outputs. When their answer is lost, the turn tells whether they came: none is posted twice."""
-    turn, call = answer.turn, post_tool_outputs(answer.turn.session_id, answer.turn.id, outputs)
-    try:
-        return (yield Ask(call))
-    except Unreachable as error:
-        if not error.maybe_done:
-            raise
-    while True:
-        seen: Turn = yield Ask(get_turn(turn.session_id, turn.id))
-        if seen.status == "awaiting_tools" and {open_.id for open_ in seen.tool_calls} == set(outputs):
-            try:
-                return (yield Ask(call))
-            except (TurnInProgress, TurnNotOpen):
-                continue  # they had come after all, a moment later
-        if seen.status != "running":
-            return TurnAnswer(turn=seen, context=(yield Ask(get_audit(turn.session_id, turn.id))))
-        yield Pause(_POLL_S)

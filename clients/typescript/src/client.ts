@@ -9,6 +9,7 @@ import { TurnStream } from "./turn-stream.ts";
 import type { Body, CallOptions, KeyOptions, Page, Schemas } from "./types.ts";
 
 const POST_TURN = operation("post", "/v1/sessions/{session_id}/turns", "body");
+const POST_TOOL_OUTPUTS = operation("post", "/v1/sessions/{session_id}/turns/{turn_id}/tool-outputs", "body");
 const COMPLETE_CHAT = operation("post", "/v1/chat/completions", "body");
 const GET_METRICS = operation("get", "/metrics", "nothing");
 
@@ -58,14 +59,26 @@ export class Plimsoll {
     return this.#stream(callOf(POST_TURN, [sessionId], { body: streamed(body), headers }), options);
   }
 
-  /** Answers a turn's open tool calls, all of them, and streams the events of its next round. */
+  /** Answers a turn's open tool calls, all of them, and returns the answer of its next round. Retries store them once. */
+  async postToolOutputs(
+    sessionId: string,
+    turnId: string,
+    body: Body<"post_tool_outputs">,
+    options?: KeyOptions,
+  ): Promise<Schemas["TurnAnswer"]> {
+    const headers = keyHeader(options?.idempotencyKey);
+    return jsonOf(await this.#send(callOf(POST_TOOL_OUTPUTS, [sessionId, turnId], { body, headers }), options));
+  }
+
+  /** Answers a turn's open tool calls, all of them, and streams the events of its next round. A broken stream is resumed. */
   streamToolOutputs(
     sessionId: string,
     turnId: string,
     body: Body<"post_tool_outputs">,
-    options?: CallOptions,
+    options?: KeyOptions,
   ): TurnStream {
-    return this.#stream(callOf(OPERATIONS.postToolOutputs, [sessionId, turnId], { body: streamed(body) }), options);
+    const headers = keyHeader(options?.idempotencyKey);
+    return this.#stream(callOf(POST_TOOL_OUTPUTS, [sessionId, turnId], { body: streamed(body), headers }), options);
   }
 
   /**

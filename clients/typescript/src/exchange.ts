@@ -116,7 +116,7 @@ async function sendOnce(call: Call, connection: Connection, deadline: Deadline):
   } catch (error) {
     deadline.signal.throwIfAborted();
     const reason = reasonOf(error);
-    return new Lost(reason, !NEVER_SENT.includes(reason));
+    return new Lost(`${reason} at ${new URL(connection.url).host}`, !NEVER_SENT.includes(reason));
   }
 }
 

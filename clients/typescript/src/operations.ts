@@ -56,8 +56,6 @@ export const OPERATIONS = {
   getTurn: operation("get", "/v1/sessions/{session_id}/turns/{turn_id}", "nothing"),
   /** Creates a session from existing messages in OpenAI's form, with the fields of a new session: completely or not at all. */
   importMessages: operation("post", "/v1/sessions/import", "body"),
-  /** Answers a turn's open tool calls, all of them, and returns the answer of its next round. */
-  postToolOutputs: operation("post", "/v1/sessions/{session_id}/turns/{turn_id}/tool-outputs", "body"),
   /** Ends a turn that runs or waits for tools. Its message is kept. */
   cancelTurn: operation("post", "/v1/sessions/{session_id}/turns/{turn_id}/cancel", "nothing"),
   /** Runs the session's last turn again in a fork that ends before it, with the given fields changed. */

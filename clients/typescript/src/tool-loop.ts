@@ -1,8 +1,8 @@
 /** A turn with its tools, round by round. */
 
 import type { Plimsoll } from "./client.ts";
-import { ToolLoopTooLong, TurnInProgress, TurnNotOpen, Unreachable } from "./errors.ts";
-import type { Body, CallOptions, KeyOptions, Schemas } from "./types.ts";
+import { ToolLoopTooLong } from "./errors.ts";
+import type { Body, KeyOptions, Schemas } from "./types.ts";
 
 /**
  * What the model may call, by name. Each is given the call's arguments, as the model wrote them, and may answer with a
@@ -16,7 +16,6 @@ export interface RunOptions extends KeyOptions {
   maxRounds?: number | undefined;
 }
 
-const POLL_MS = 500;
 // What the service can not store: NUL, and halves of characters. Refused outputs would leave the turn open for good.
 const UNSENDABLE = /\0|\p{Surrogate}/gu;
 
@@ -35,7 +34,7 @@ export async function runTurn(
       const content = (await outputOf(call, functions)).replace(UNSENDABLE, "\uFFFD");
       outputs.push({ tool_call_id: call.id, content });
     }
-    answer = await nextRound(client, answer.turn, outputs, { signal });
+    answer = await client.postToolOutputs(sessionId, answer.turn.id, { outputs }, { signal });
   }
   if (answer.turn.status !== "awaiting_tools") return answer;
   throw new ToolLoopTooLong(await client.cancelTurn(sessionId, answer.turn.id, { signal }), maxRounds);
@@ -48,7 +47,7 @@ async function outputOf(call: Schemas["StoredCall"], functions: Functions): Prom
   try {
     given = JSON.parse(text || "{}");
   } catch {
-    // the model is told below
+    // answered below
   }
   if (typeof given !== "object" || given === null || Array.isArray(given))
     return JSON.stringify({ error: "The arguments are no JSON object." });
@@ -57,34 +56,5 @@ async function outputOf(call: Schemas["StoredCall"], functions: Functions): Prom
     return typeof value === "string" ? value : (JSON.stringify(value) ?? "null");
   } catch (error) {
     return JSON.stringify({ error: String(error) }); // the model sees it, and can do something else
-  }
-}
-
-/** Posts the outputs. When their answer is lost, the turn shows whether they arrived: none is posted twice. */
-async function nextRound(
-  client: Plimsoll,
-  { session_id: sessionId, id }: Schemas["TurnOut"],
-  outputs: Schemas["ToolOutputIn"][],
-  options: CallOptions,
-): Promise<Schemas["TurnAnswer"]> {
-  const posted = () => client.postToolOutputs(sessionId, id, { outputs }, options);
-  try {
-    return await posted();
-  } catch (error) {
-    if (!(error instanceof Unreachable && error.maybeDone)) throw error;
-  }
-  for (;;) {
-    const turn = await client.getTurn(sessionId, id, options);
-    const open = turn.tool_calls.map((call) => call.id).join();
-    if (turn.status === "awaiting_tools" && open === outputs.map((output) => output.tool_call_id).join()) {
-      try {
-        return await posted();
-      } catch (error) {
-        if (error instanceof TurnInProgress || error instanceof TurnNotOpen) continue; // they had arrived after all
-        throw error;
-      }
-    }
-    if (turn.status !== "running") return { turn, context: await client.getAudit(sessionId, id, {}, options) };
-    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
 }

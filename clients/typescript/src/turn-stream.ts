@@ -99,7 +99,7 @@ export class TurnStream implements AsyncIterable<TurnEvent> {
   readonly #events: AsyncGenerator<TurnEvent, void, undefined>;
 
   constructor(call: Call, connection: Connection, signal: AbortSignal | undefined) {
-    this.#progress = new Progress(call.repeatable ? connection.maxRetries : 0);
+    this.#progress = new Progress(connection.maxRetries);
     this.#events = this.#run(call, connection, signal);
   }
 

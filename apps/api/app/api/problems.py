@@ -82,7 +82,7 @@ KINDS: Mapping[str, ProblemKind] = {
     "provider_context_overflow": ProblemKind(502, "The provider rejected the prompt as too long", 400, _TOO_LONG),
     "provider_timeout": ProblemKind(504, "The model did not answer in time"),
     "database_unavailable": ProblemKind(503, "The database is not available", should_retry=True),
-    "session_busy": ProblemKind(409, "The session is locked by other work", should_retry=True),
+    "session_busy": ProblemKind(409, "Other work holds a lock that the request needs", should_retry=True),
     "tenant_busy": ProblemKind(429, "The tenant has reached its share of the process"),
     "process_busy": ProblemKind(503, "The process has reached its capacity", should_retry=True),
     "too_many_streams": ProblemKind(503, "The process has reached its limit of event streams"),

@@ -12,7 +12,7 @@ PlimsollError
 │   │   └── IdempotencyInFlight    a request with the same key is still running
 │   ├── DatabaseUnavailable
 │   │   ├── TransactionConflict    the database rolled the transaction back in favour of another one
-│   │   └── SessionBusy            the session's row stayed locked for longer than the lock timeout
+│   │   └── SessionBusy            a lock of the session or the tenant's limits was waited for too long
 │   ├── Busy                       the process already has as much of this work as it accepts
 │   │   ├── TenantBusy             from this tenant
 │   │   └── ProcessBusy            from all tenants together
