@@ -322,4 +322,4 @@ def _keeps_schema(answer: object) -> bool:
 
 
 def _clean(text: str) -> str:
-    return text.replace("\0", "").strip()
+    return text.replace("\0", "\ufffd").strip()
