@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 from uuid import UUID
 
 import pytest
 
+from app.db.claims import Claim, renew_lease
+from app.db.recall import save_vectors
+from app.db.records import TurnEnd, record_end, recorded_before
 from app.db.simulation_rows import dated_pins, stored_aliases, stored_totals, stored_turns
+from app.db.turns import fail_lost_turns
 from app.domain.errors import NotFound, ProviderError
-from app.domain.types import Pin, SessionId, SessionRef, TurnId
+from app.domain.responses import ResponseRef, item_id
+from app.domain.types import Pin, SessionId, SessionRef, TurnId, TurnStatus
 from app.services.archive.transfer import export_session, fork_session
+from app.services.openai.conversations import withdraw_item
+from app.services.openai.responses import delete_response
 from app.services.pasts import Pasts
 from app.services.runtime import Runtime
-from app.services.sessions import delete_pin, delete_session, list_pins, put_pin
+from app.services.sessions import delete_pin, delete_session, list_pins, put_pin, session_state
 from app.services.summaries import edit_summary, list_summaries, summarize_now, undo_summary
-from app.services.turn.take import retry_turn
+from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.context import pin_figures, read_overview, read_timeline, window_now
 from app.services.views.preview import preview_turn
 from app.services.views.search import look_back, search_session
 from app.services.views.turns import get_expanded_audit, get_messages, get_prompt, get_turn, list_messages, list_turns
 from tests.providers.server import serving
-from tests.services.service import NEWEST, OLDEST, model, models_toml, ref_of, service
-from tests.services.test_erasing import every_row
+from tests.services.service import NEWEST, OLDEST, TENANT, Service, model, models_toml, ref_of, service
+from tests.services.test_erasing import every_row, of_a_session, session_with_a_row_in_every_table, with_models
 from tests.services.test_forks import busy_session, reply
+from tests.services.test_tools import TOOLS
 
 _CHANGED = (
     "UPDATE messages SET content = '\"Of the other.\"', tool_calls = NULL, name = 'other', token_estimate = 9999",
@@ -85,6 +94,134 @@ async def test_what_happens_in_a_session_changes_no_row_of_its_fork(database_url
         changed = _changes(of_source, await every_row(at, source))
         assert set(changed) > {"sessions", "turns", "turn_steps", "messages", "pins", "session_summaries"}
         assert _changes(before, await every_row(at, fork)) == []
+
+
+async def test_no_act_in_a_session_changes_a_row_of_one_with_the_same_rows(database_url: str, tmp_path: Path) -> None:
+    """No fork has an open turn, leases or responses of its source: a copy has. In one of the copies the turn runs as it
+    will in the session itself, so that what ends it there could end it here, too."""
+    async with with_models(database_url, tmp_path, model(reply)) as (at, _):
+        session = await session_with_a_row_in_every_table(at)
+        waiting = (await at.turn(session.id, "Look it up.", tools=TOOLS)).turn
+        assert waiting.status is TurnStatus.AWAITING_TOOLS
+        await at.rows("UPDATE messages SET terms = NULL WHERE session_id = :it RETURNING 1", it=session.id)
+        for act in _ACTS:
+            of_session = await every_row(at, session.id)
+            copies = [await _copied(at, session.id) for _ in range(2)]
+            await _run(at, copies[1], waiting.id, lease_s=-60)
+            before = [await every_row(at, copy) for copy in copies]
+            await act(at, session.id, waiting.id)
+            assert _changes(of_session, await every_row(at, session.id)), f"{act.__name__} did nothing"
+            for copy, rows in zip(copies, before, strict=True):
+                assert _changes(rows, await every_row(at, copy)) == [], act.__name__
+
+
+async def _copied(at: Service, source: SessionId) -> SessionId:
+    """A session that differs from another by nothing but its own id."""
+    copy = SessionId(at.rt.new_id())
+    for table in of_a_session():
+        own = "id" if table.name == "sessions" else "session_id"
+        others = ", ".join(column.name for column in table.columns if column.name != own)
+        await at.rows(
+            f"INSERT INTO {table.name} ({own}, {others}) SELECT CAST(:copy AS uuid), {others} FROM {table.name}"  # noqa: S608 - our own names
+            f" WHERE {own} = :source RETURNING 1",
+            copy=copy,
+            source=source,
+        )
+    return copy
+
+
+async def _renew(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    await _run(at, session_id, turn_id, lease_s=60)
+    assert await at.rt.database.run(renew_lease, await _claim_of(at, session_id, turn_id), 60.0)
+
+
+async def _record(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    claim = await _claim_of(at, session_id, turn_id)
+    end = TurnEnd(TurnStatus.AWAITING_TOOLS, "main", (), ())
+    assert await at.rt.database.run(record_end, claim, end)
+    assert await at.rt.database.run(recorded_before, claim)
+
+
+async def _lose(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    await _run(at, session_id, turn_id, lease_s=-60)
+    async with at.rt.database.begin() as tx:
+        assert await fail_lost_turns(tx, session_id) == 1
+
+
+async def _continue(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    assert (await at.outputs(session_id, turn_id, {"a": "yes"})).turn.status is TurnStatus.COMPLETED
+
+
+async def _retry(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    await retry_turn(at.rt, ref_of(session_id), turn_id, TurnOptions(tools=tuple(TOOLS)), "main")
+
+
+async def _cancel(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    await cancel_turn(at.rt, ref_of(session_id), turn_id)
+
+
+async def _withdraw(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    (first, *_) = await at.rows("SELECT seq FROM messages WHERE session_id = :it ORDER BY seq LIMIT 1", it=session_id)
+    await withdraw_item(at.rt, ref_of(session_id), item_id("msg", session_id, first["seq"]))
+
+
+async def _recall(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    """Packs the terms that the messages lack, and counts them in another encoding."""
+    await at.turn(session_id, "Which ledger was point 3 about?", model_alias="other")
+
+
+async def _embed(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    await at.rt.database.run(save_vectors, session_id, "another/1", [1], [b"\2"])
+
+
+async def _summarize(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    newest = await summarize_now(at.rt, ref_of(session_id))
+    await edit_summary(at.rt, ref_of(session_id), newest.id, {"summary_text": "Of a person."})
+    await undo_summary(at.rt, ref_of(session_id), None)
+
+
+async def _delete_response(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    (row,) = await at.rows("SELECT reply_seq FROM responses WHERE session_id = :it", it=session_id)
+    await delete_response(at.rt, TENANT, ResponseRef(session_id, row["reply_seq"]))
+
+
+async def _delete(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    await delete_session(at.rt, ref_of(session_id))
+
+
+_ACTS = (
+    _cancel,
+    _retry,
+    _renew,
+    _record,
+    _continue,
+    _lose,
+    _withdraw,
+    _recall,
+    _embed,
+    _summarize,
+    _delete_response,
+    _delete,
+)
+"""In an order in which each finds the turn as it needs it."""
+
+
+async def _run(at: Service, session_id: SessionId, turn_id: TurnId, *, lease_s: float) -> None:
+    """Lets the turn run, as under a new claim."""
+    assert await at.rows(
+        "UPDATE turns SET status = 'running', fence = fence + 1, lease_expires_at = :until"
+        " WHERE session_id = :it AND id = :turn RETURNING 1",
+        until=at.rt.now() + timedelta(seconds=lease_s),
+        it=session_id,
+        turn=turn_id,
+    )
+
+
+async def _claim_of(at: Service, session_id: SessionId, turn_id: TurnId) -> Claim:
+    async with at.rt.database.autocommit() as tx:
+        state = await session_state(tx, ref_of(session_id))
+    (turn,) = await at.rows("SELECT seq, fence FROM turns WHERE session_id = :it AND id = :t", it=session_id, t=turn_id)
+    return Claim(state, turn_id, turn["fence"], turn["seq"], state.last_message_seq + 1, 1, 90, {})
 
 
 def _changes(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
