@@ -15,25 +15,28 @@ from app.db.claims import Claim, renew_lease
 from app.db.recall import save_vectors
 from app.db.records import TurnEnd, record_end, recorded_before
 from app.db.simulation_rows import dated_pins, stored_aliases, stored_totals, stored_turns
-from app.db.turns import fail_lost_turns
-from app.domain.errors import NotFound, ProviderError
+from app.db.turns import fail_lost_turns, newest_of
+from app.domain.errors import ContextBudgetExceeded, NotFound, ProviderError, existing
+from app.domain.incoming import IncomingMessage
 from app.domain.responses import ResponseRef, item_id
 from app.domain.types import Pin, SessionId, SessionRef, TurnId, TurnStatus
-from app.services.archive.transfer import export_session, fork_session
+from app.openai.chat_messages import cut_turns
+from app.services.archive.transfer import draft_history, export_session, fork_session
 from app.services.openai.conversations import withdraw_item
 from app.services.openai.responses import delete_response
 from app.services.pasts import Pasts
 from app.services.runtime import Runtime
 from app.services.sessions import delete_pin, delete_session, list_pins, put_pin, session_state
 from app.services.summaries import edit_summary, list_summaries, summarize_now, undo_summary
-from app.services.turn.take import cancel_turn, retry_turn
+from app.services.turn.additions import Additions, draft_outputs
+from app.services.turn.take import cancel_turn, retry_turn, take_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.context import pin_figures, read_overview, read_timeline, window_now
 from app.services.views.preview import preview_turn
 from app.services.views.search import look_back, search_session
 from app.services.views.turns import get_expanded_audit, get_messages, get_prompt, get_turn, list_messages, list_turns
 from tests.providers.server import serving
-from tests.services.service import NEWEST, OLDEST, TENANT, Service, model, models_toml, ref_of, service
+from tests.services.service import NEWEST, OLDEST, TENANT, Service, model, models_toml, outputs_of, ref_of, service
 from tests.services.test_erasing import every_row, of_a_session, session_with_a_row_in_every_table, with_models
 from tests.services.test_forks import busy_session, reply
 from tests.services.test_tools import TOOLS
@@ -98,7 +101,8 @@ async def test_what_happens_in_a_session_changes_no_row_of_its_fork(database_url
 
 async def test_no_act_in_a_session_changes_a_row_of_one_with_the_same_rows(database_url: str, tmp_path: Path) -> None:
     """No fork has an open turn, leases or responses of its source: a copy has. In one of the copies the turn runs as it
-    will in the session itself, so that what ends it there could end it here, too."""
+    will in the session itself, so that what ends it there could end it here, too; and its turns and messages have the
+    numbers of those that are added there."""
     async with with_models(database_url, tmp_path, model(reply)) as (at, _):
         session = await session_with_a_row_in_every_table(at)
         waiting = (await at.turn(session.id, "Look it up.", tools=TOOLS)).turn
@@ -106,7 +110,7 @@ async def test_no_act_in_a_session_changes_a_row_of_one_with_the_same_rows(datab
         await at.rows("UPDATE messages SET terms = NULL WHERE session_id = :it RETURNING 1", it=session.id)
         for act in _ACTS:
             of_session = await every_row(at, session.id)
-            copies = [await _copied(at, session.id) for _ in range(2)]
+            copies = [await _copied(at, session.id, later) for later in range(2)]
             await _run(at, copies[1], waiting.id, lease_s=-60)
             before = [await every_row(at, copy) for copy in copies]
             await act(at, session.id, waiting.id)
@@ -115,14 +119,17 @@ async def test_no_act_in_a_session_changes_a_row_of_one_with_the_same_rows(datab
                 assert _changes(rows, await every_row(at, copy)) == [], act.__name__
 
 
-async def _copied(at: Service, source: SessionId) -> SessionId:
-    """A session that differs from another by nothing but its own id."""
+async def _copied(at: Service, source: SessionId, later: int) -> SessionId:
+    """A session that differs from another by nothing but its own id, and by so much in the numbers of its turns
+    and messages."""
     copy = SessionId(at.rt.new_id())
     for table in of_a_session():
         own = "id" if table.name == "sessions" else "session_id"
-        others = ", ".join(column.name for column in table.columns if column.name != own)
+        values = {column.name: column.name for column in table.columns} | {own: "CAST(:copy AS uuid)"}
+        if table.name in ("turns", "messages"):
+            values["seq"] = f"seq + {later}"
         await at.rows(
-            f"INSERT INTO {table.name} ({own}, {others}) SELECT CAST(:copy AS uuid), {others} FROM {table.name}"  # noqa: S608 - our own names
+            f"INSERT INTO {table.name} ({', '.join(values)}) SELECT {', '.join(values.values())} FROM {table.name}"  # noqa: S608 - our own names
             f" WHERE {own} = :source RETURNING 1",
             copy=copy,
             source=source,
@@ -148,6 +155,19 @@ async def _lose(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
         assert await fail_lost_turns(tx, session_id) == 1
 
 
+async def _refuse(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
+    """The turn is ended by its outputs, another one follows, and both are taken back with the refused one."""
+    session = ref_of(session_id)
+    newest = existing(await at.rt.database.run(newest_of, session), "session")
+    outputs = await draft_outputs(at.rt, outputs_of({"a": "yes"}))
+    messages = IncomingMessage(0, "user", "And then?"), IncomingMessage(1, "assistant", "Then that.")
+    history = await draft_history(at.rt, "main", cut_turns(messages))
+    additions = Additions(newest, outputs, history, ("Be kind.",))
+    with pytest.raises(ContextBudgetExceeded):
+        await take_turn(at.rt, session, TurnRequest("word " * 200_000, "x", additions=additions), None)
+    assert (await get_turn(at.rt, session, turn_id)).status is TurnStatus.AWAITING_TOOLS
+
+
 async def _continue(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
     assert (await at.outputs(session_id, turn_id, {"a": "yes"})).turn.status is TurnStatus.COMPLETED
 
@@ -167,6 +187,7 @@ async def _withdraw(at: Service, session_id: SessionId, turn_id: TurnId) -> None
 
 async def _recall(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
     """Packs the terms that the messages lack, and counts them in another encoding."""
+    at = Service(_elsewhere(at.rt))
     await at.turn(session_id, "Which ledger was point 3 about?", model_alias="other")
 
 
@@ -177,7 +198,8 @@ async def _embed(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
 async def _summarize(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
     newest = await summarize_now(at.rt, ref_of(session_id))
     await edit_summary(at.rt, ref_of(session_id), newest.id, {"summary_text": "Of a person."})
-    await undo_summary(at.rt, ref_of(session_id), None)
+    for _ in range(3):  # these two, and the one before them, which the other sessions have too
+        await undo_summary(at.rt, ref_of(session_id), None)
 
 
 async def _delete_response(at: Service, session_id: SessionId, turn_id: TurnId) -> None:
@@ -194,6 +216,7 @@ _ACTS = (
     _retry,
     _renew,
     _record,
+    _refuse,
     _continue,
     _lose,
     _withdraw,
@@ -228,9 +251,14 @@ def _changes(before: Mapping[str, object], after: Mapping[str, object]) -> list[
     return [name for name in before if after[name] != before[name]]
 
 
+def _elsewhere(rt: Runtime) -> Runtime:
+    """The runtime of a process that has cached nothing."""
+    return replace(rt, pasts=Pasts(1 << 24, monotonic, rt.telemetry))
+
+
 async def everything_read(rt: Runtime, session: SessionRef) -> dict[str, str]:
     """What each read of a session answers, in a process that has nothing of it in its cache."""
-    rt = replace(rt, pasts=Pasts(1 << 24, monotonic, rt.telemetry))
+    rt = _elsewhere(rt)
     messages = (await list_messages(rt, session, OLDEST)).items
     reads: dict[str, Callable[[], Awaitable[object]]] = {
         "preview": lambda: _previewed(rt, session),
