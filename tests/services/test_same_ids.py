@@ -51,6 +51,18 @@ _CHANGED = (
     "UPDATE pins SET content = 'Of the other.', relevance = 1",
 )
 """Every row that a session has, changed so that one that is read in place of the other's shows."""
+_LEFT_OUT = (
+    "UPDATE turns SET status = 'rejected'",
+    "UPDATE messages SET withdrawn = true, terms = NULL",
+    "UPDATE turn_steps SET kind = 'summarize', status = 'failed'",
+    "UPDATE session_summaries SET status = 'undone', created_by_turn_id = NULL",
+)
+"""No turn, message or summary that counts any more."""
+_OPEN = (
+    "UPDATE turns SET status = 'running', completed_at = NULL"
+    " WHERE seq = (SELECT max(t.seq) FROM turns t WHERE t.session_id = turns.session_id)",
+)
+"""A turn that runs."""
 
 
 @pytest.mark.parametrize("other", ["fork", "source"])
@@ -66,9 +78,11 @@ async def test_a_session_reads_the_same_whatever_stands_in_one_with_the_same_ids
         fork = (await fork_session(at.rt, ref_of(source), None)).id
         read, changed = (source, fork) if other == "fork" else (fork, source)
         before = await everything_read(at.rt, ref_of(read))
-        for statement in _CHANGED:
-            assert await at.rows(f"{statement} WHERE session_id = :it RETURNING 1", it=changed), statement
-        assert _changes(before, await everything_read(at.rt, ref_of(read))) == []
+        for statements in (_CHANGED, _OPEN, _LEFT_OUT):
+            for statement in statements:
+                condition = f"{'AND' if ' WHERE ' in statement else 'WHERE'} session_id = :it"
+                assert await at.rows(f"{statement} {condition} RETURNING 1", it=changed), statement
+            assert _changes(before, await everything_read(at.rt, ref_of(read))) == [], statements
         await delete_session(at.rt, ref_of(changed))
         assert _changes(before, await everything_read(at.rt, ref_of(read))) == [], "deleted with the other"
 
