@@ -100,6 +100,19 @@ async def claimed_twice(at: Service) -> tuple[Claim, Claim]:
     return first, (await claim_retry(at.rt, session, draft.turn_id, TurnOptions(), "offline")).claim
 
 
+async def test_an_older_claim_renews_no_lease_of_a_newer_one_and_learns_that_it_is_not_the_newest(
+    database_url: str,
+) -> None:
+    async with service(database_url) as at:
+        first, second = await claimed_twice(at)
+        lease = "SELECT lease_expires_at FROM turns"
+        before = await at.rows(lease)
+        assert not await at.rt.database.run(renew_lease, first, 3_600)
+        assert await at.rows(lease) == before
+        assert await at.rt.database.run(renew_lease, second, 3_600)
+        assert await at.rows(lease) != before
+
+
 async def test_an_end_is_stored_once_and_by_the_newest_claim_only(database_url: str) -> None:
     async with service(database_url) as at:
         first, second = await claimed_twice(at)
