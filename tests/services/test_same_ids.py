@@ -11,24 +11,35 @@ from uuid import UUID
 
 import pytest
 
-from app.db.claims import Claim, renew_lease
+from app.db.claims import Claim, renew_lease, waiting_turn
 from app.db.recall import save_vectors
 from app.db.records import TurnEnd, record_end, recorded_before
 from app.db.simulation_rows import dated_pins, stored_aliases, stored_totals, stored_turns
-from app.db.turns import fail_lost_turns, newest_of
+from app.db.turns import fail_lost_turns, newest_messages, newest_of
+from app.db.turns import get_turn as stored_turn
 from app.domain.errors import ContextBudgetExceeded, NotFound, ProviderError, existing
 from app.domain.incoming import IncomingMessage
 from app.domain.responses import ResponseRef, item_id
 from app.domain.types import Pin, SessionId, SessionRef, TurnId, TurnStatus
 from app.openai.chat_messages import cut_turns
 from app.services.archive.transfer import draft_history, export_session, fork_session
-from app.services.openai.conversations import withdraw_item
+from app.services.openai.conversations import page_of_items, withdraw_item
 from app.services.openai.responses import delete_response
 from app.services.pasts import Pasts
 from app.services.runtime import Runtime
-from app.services.sessions import delete_pin, delete_session, list_pins, put_pin, session_state
+from app.services.sessions import (
+    delete_pin,
+    delete_session,
+    figures_of,
+    get_session,
+    list_pins,
+    put_pin,
+    session_state,
+    session_usage,
+)
 from app.services.summaries import edit_summary, list_summaries, summarize_now, undo_summary
 from app.services.turn.additions import Additions, draft_outputs
+from app.services.turn.claim import stored_outcome
 from app.services.turn.take import cancel_turn, retry_turn, take_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.context import pin_figures, read_overview, read_timeline, window_now
@@ -289,6 +300,12 @@ async def everything_read(rt: Runtime, session: SessionRef) -> dict[str, str]:
         "look-back": lambda: look_back(rt, session, query="ledger rows", handle=None, page=None),
         "export": lambda: _exported(rt, session),
         "simulated": lambda: _simulated(rt, session.id),
+        "items": lambda: page_of_items(rt, session, OLDEST),
+        "usage": lambda: session_usage(rt, session.id),
+        "listed": lambda: _listed(rt, session),
+        "newest": lambda: rt.database.run(newest_of, session),
+        "newest messages": lambda: rt.database.run(newest_messages, session.id, 9, 1_000_000),
+        "forked": lambda: _forked(rt, session),
     }
     for turn in (await list_turns(rt, session, OLDEST)).items:
         reads |= {f"turn {turn.seq}": _of_turn(rt, session, turn.id)}
@@ -303,7 +320,9 @@ def _of_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> Callable[[], 
                 found.append(await whole(rt, session, turn_id, None))
             except NotFound as missing:
                 found.append(repr(missing))
-        return found
+        async with rt.database.autocommit() as tx:
+            turn = existing(await stored_turn(tx, session, turn_id), "turn")
+            return *found, await stored_outcome(tx, session, turn), await waiting_turn(tx, session, turn_id)
 
     return read
 
@@ -312,6 +331,24 @@ async def _previewed(rt: Runtime, session: SessionRef) -> object:
     """A preview without its last row, the new message, whose id is another one each time."""
     found = await preview_turn(rt, session, TurnRequest("Which ledger rows does the job compare?", ""))
     return replace(found, layout=found.layout[:-1])
+
+
+async def _listed(rt: Runtime, session: SessionRef) -> object:
+    stored = await get_session(rt, session)
+    return stored, await figures_of(rt, [stored])
+
+
+async def _forked(rt: Runtime, session: SessionRef) -> object:
+    """The rows of a fork, without what no two forks have in common."""
+    fork = (await fork_session(rt, session, None)).id
+    rows = await every_row(Service(rt), fork)
+    await delete_session(rt, ref_of(fork))
+    own = {"session_id", "created_at"}
+    return {
+        name: [{column: row[column] for column in row.keys() - own} for row in found]
+        for name, found in rows.items()
+        if name != "sessions"
+    }
 
 
 async def _exported(rt: Runtime, session: SessionRef) -> object:
