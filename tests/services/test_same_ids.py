@@ -69,6 +69,8 @@ _LEFT_OUT = (
     "UPDATE session_summaries SET status = 'undone', created_by_turn_id = NULL",
 )
 """No turn, message or summary that counts any more."""
+_RENUMBERED = ("UPDATE turns SET seq = seq + 1000", "UPDATE messages SET seq = seq + 1000")
+"""The same ids under other numbers."""
 _OPEN = (
     "UPDATE turns SET status = 'running', completed_at = NULL"
     " WHERE seq = (SELECT max(t.seq) FROM turns t WHERE t.session_id = turns.session_id)",
@@ -89,7 +91,7 @@ async def test_a_session_reads_the_same_whatever_stands_in_one_with_the_same_ids
         fork = (await fork_session(at.rt, ref_of(source), None)).id
         read, changed = (source, fork) if other == "fork" else (fork, source)
         before = await everything_read(at.rt, ref_of(read))
-        for statements in (_CHANGED, _OPEN, _LEFT_OUT):
+        for statements in (_CHANGED, _OPEN, _LEFT_OUT, _RENUMBERED):
             for statement in statements:
                 condition = f"{'AND' if ' WHERE ' in statement else 'WHERE'} session_id = :it"
                 assert await at.rows(f"{statement} {condition} RETURNING 1", it=changed), statement
