@@ -11,13 +11,17 @@ from uuid import UUID
 import pytest
 
 from app.db.database import Database, Transaction
-from app.domain.errors import DatabaseUnavailable
+from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.domain.types import JsonObject, SessionId, SessionRef, TurnId
 from app.services.openai.conversations import add_items, create_conversation, page_of_items, withdraw_item
+from app.services.turn.take import prepare_regeneration
+from app.services.turn.types import TurnRequest
+from app.services.views.search import look_back, search_messages, search_session
 from app.services.views.turns import get_audit, get_expanded_audit
 from tests.pooling import behind_pooler
 from tests.providers.server import serving
 from tests.services.service import OLDEST, TENANT, Service, model, models_toml, ref_of, service
+from tests.services.test_same_ids import everything_read
 
 CALL: JsonObject = {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": "{}"}
 POINT = "Point " * 150
@@ -126,3 +130,24 @@ async def test_the_actions_of_an_audit_have_its_tokens_also_after_one_of_the_ite
 
 async def _actions_of_turn(at: Service, session_id: SessionId, turn_id: TurnId) -> list[JsonObject]:
     return (await get_expanded_audit(at.rt, ref_of(session_id), turn_id, None)).context_trim_log["actions"]
+
+
+async def test_what_was_taken_back_is_only_in_exports_forks_and_prompts_that_were_sent_with_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = ref_of((await at.session()).id)
+        words = ["One.", "Two.", "The word is xylophone.", "Four.", "Five.", "Is it xylophone?"]
+        turns = [(await at.turn(session.id, each)).turn for each in words]
+        items, _ = await page_of_items(at.rt, session, OLDEST)
+        for item in items:
+            if "xylophone" in str(item):
+                await withdraw_item(at.rt, session, item["id"])
+        read = await everything_read(at.rt, session)
+        prompts = {f"turn {turn.seq}" for turn in turns[2:]}
+        assert {name for name, answer in read.items() if "xylophone" in answer} == {"export", "forked"} | prompts
+        assert not (await search_session(at.rt, session, "xylophone", 9)).items
+        assert not (await search_messages(at.rt, TENANT, "xylophone", 9, None)).items
+        assert "xylophone" not in (await look_back(at.rt, session, query="xylophone", handle=None, page=None)).content
+        with pytest.raises(InvalidRequest, match="no user message"):
+            await prepare_regeneration(at.rt, session, turns[-1].id, TurnRequest(None, "again"))
