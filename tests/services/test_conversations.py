@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 
 from app.db.database import Database, Transaction
-from app.domain.errors import DatabaseUnavailable, InvalidRequest
+from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound
 from app.domain.types import JsonObject, SessionId, SessionRef, TurnId
-from app.services.openai.conversations import add_items, create_conversation, page_of_items, withdraw_item
+from app.services.openai.conversations import add_items, create_conversation, get_item, page_of_items, withdraw_item
 from app.services.turn.take import prepare_regeneration
 from app.services.turn.types import TurnRequest
 from app.services.views.search import look_back, search_messages, search_session
@@ -143,6 +143,8 @@ async def test_what_was_taken_back_is_only_in_exports_forks_and_prompts_that_wer
         for item in items:
             if "xylophone" in str(item):
                 await withdraw_item(at.rt, session, item["id"])
+                with pytest.raises(NotFound):
+                    await get_item(at.rt, session, item["id"])
         read = await everything_read(at.rt, session)
         prompts = {f"turn {turn.seq}" for turn in turns[2:]}
         assert {name for name, answer in read.items() if "xylophone" in answer} == {"export", "forked"} | prompts
