@@ -102,6 +102,7 @@ async def test_a_refused_connection_means_that_the_call_was_not_made(kind: Kind)
             with pytest.raises(Unreachable) as nobody:
                 await at.call("create_session")
             assert nobody.value.maybe_done is False
+            assert f"127.0.0.1:{deaf.getsockname()[1]}" in str(nobody.value)
             assert time.monotonic() - started > 0.5, "it was not tried again"
 
 
