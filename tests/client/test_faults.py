@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from plimsoll_sdk import AsyncPlimsoll, Plimsoll
+from plimsoll_sdk import AsyncPlimsoll, Plimsoll, TurnCompleted
 from plimsoll_sdk.errors import (
     ContextBudgetExceeded,
     DeadlinePassed,
@@ -204,10 +204,12 @@ async def test_tool_outputs_are_retried_and_their_broken_stream_goes_on(address:
                 fault = proxy.breaks("/tool-outputs ", after_bytes=after_bytes or 0)
                 given = (session, waiting.id, {"a": "42"})
                 if after_bytes is None:
-                    last = await at.call("post_tool_outputs", *given, recorded_reply=reply)
+                    turn = (await at.call("post_tool_outputs", *given, recorded_reply=reply)).turn
                 else:
-                    last = (await at.events("stream_tool_outputs", *given, recorded_reply=reply))[-1]
-                assert (last.turn.status, last.turn.assistant_output) == ("completed", reply["content"])
+                    (*_, last) = await at.events("stream_tool_outputs", *given, recorded_reply=reply)
+                    assert isinstance(last, TurnCompleted)
+                    turn = last.turn
+                assert (turn.status, turn.assistant_output) == ("completed", reply["content"])
                 assert fault.fired == 1
 
 
