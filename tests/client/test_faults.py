@@ -195,7 +195,6 @@ async def test_a_broken_stream_that_is_not_resumed_says_what_it_knows(address: s
 @ALL
 async def test_tool_outputs_are_retried_and_their_broken_stream_goes_on(address: str, kind: Kind) -> None:
     reply = {"content": " ".join(WORDS * 20)}
-
     with proxied(address) as proxy:
         async with talker(kind, proxy.url) as at:
             for after_bytes in (None, 0, 1300):
