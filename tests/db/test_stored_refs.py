@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from random import Random
+from typing import Any, cast
 from uuid import UUID
 
+import asyncpg
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +21,10 @@ _SEQ = st.integers(1, 2**40)
 _WORD = st.text("aé1'’", min_size=1, max_size=8) | st.sampled_from(("8 May 2023", "last week", "a couple of days ago"))
 
 
+def _joined(parts: list[list[Any]]) -> list[Any]:
+    return [item for part in parts for item in part]
+
+
 def _recalled(seq: int, words: set[str]) -> list[Any]:
     return recalled_ref([Recalled(seq, MessageId(UUID(int=1)), None, 7, 9, tuple(sorted(words)))])
 
@@ -26,12 +33,13 @@ _RECALLED = st.builds(_recalled, _SEQ, st.sets(_WORD, max_size=3))
 _ITEMS = st.one_of(
     st.tuples(st.sampled_from(("b", "w")), _SHA256, st.sampled_from(("system", "user", "assistant", "tool"))),
     st.tuples(st.sampled_from(("s", "st", "sb", "j", "jt", "jb")), _SEQ, _SHA256),
-    st.tuples(st.sampled_from(("m", "mt", "mb", "u", "c", "ct", "cb")), _SEQ, _SEQ),
+    st.tuples(st.sampled_from(("m", "mt", "mb", "u", "c", "ct", "cb", "k", "ht", "eb", "l")), _SEQ, _SEQ),
     _RECALLED,
 )
+_MANY_RUNS = st.lists(st.tuples(st.sampled_from(("m", "mt", "u", "k")), _SEQ, _SEQ).map(list), min_size=17, max_size=40)
 _REFS = st.fixed_dictionaries(
     {
-        "items": st.lists(_ITEMS.map(list)),
+        "items": st.lists(st.one_of(_ITEMS.map(lambda item: [list(item)]), _MANY_RUNS)).map(_joined),
         "tools": st.none() | _SHA256,
         "regions": st.lists(st.tuples(st.sampled_from(REGIONS), _SEQ).map(list), min_size=1),
     }
@@ -46,3 +54,28 @@ def test_references_come_back_as_they_were_made(refs: JsonObject) -> None:
 def test_references_that_are_stored_as_json_are_as_they_are() -> None:
     stored: list[Any] = [None, {"items": [["m", 1, 4]], "tools": None}]
     assert list(map(whole_refs, stored)) == stored
+
+
+@pytest.mark.parametrize("dropped", [0.2, 0.5, 0.8])
+async def test_a_prompt_of_5000_messages_that_is_pruned_all_over_is_stored_in_less_than_two_kilobytes(
+    database_url: str, dropped: float
+) -> None:
+    random = Random(7)  # noqa: S311 - which messages are dropped
+    kept = [seq for seq in range(1, 5001) if random.random() > dropped]
+    items: list[list[Any]] = [["b", "ab" * 32, "system"]]
+    for seq in kept:
+        if items[-1][-1] == seq - 1:
+            items[-1][-1] = seq
+        else:
+            items.append([random.choice(("m", "u")), seq, seq])
+    refs: JsonObject = {"items": items, "tools": None, "regions": [["system", 1], ["history", len(kept)]]}
+    assert len(items) > 800
+    connection = await cast(Any, asyncpg).connect(database_url)
+    try:
+        await connection.execute("CREATE TEMP TABLE stored (refs jsonb)")
+        await connection.execute("INSERT INTO stored VALUES (to_jsonb($1::text))", short_refs(refs))
+        row = await connection.fetchrow("SELECT refs #>> '{}' AS refs, pg_column_size(refs) AS bytes FROM stored")
+    finally:
+        await connection.close()
+    assert row["bytes"] < 2_000
+    assert whole_refs(row["refs"]) == refs

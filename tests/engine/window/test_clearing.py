@@ -130,7 +130,7 @@ def test_a_call_whose_inputs_are_cleared_keeps_its_long_text_until_it_is_dropped
     )
     assembled = assemble(ready)
     stored = {message.seq: message for turn in turns for message in turn.messages}
-    assert [ref[:2] for ref in assembled.refs["items"] if ref[0] in ("c", "s")] == [["c", 2], ["s", 4], ["s", 6]]
+    assert [ref[:2] for ref in assembled.refs["items"] if ref[0] in ("c", "k")] == [["c", 2], ["k", 4], ["k", 6]]
     assert SentHashes(assembled.blocks, stored).sha256(assembled.refs) == assembled.sha256
 
 

@@ -140,7 +140,7 @@ def test_a_prompt_with_reasoning_is_rebuilt_exactly_from_its_references(
     assert messages == assembled.messages
 
 
-@pytest.mark.parametrize(("rule", "kind"), [(TURNS, "st"), (LOOP, "sb")])
+@pytest.mark.parametrize(("rule", "kind"), [(TURNS, "kt"), (LOOP, "kb")])
 def test_a_shortened_message_is_counted_and_rebuilt_with_the_reasoning_that_it_is_sent_with(
     rule: ReasoningRule, kind: str
 ) -> None:
@@ -150,7 +150,7 @@ def test_a_shortened_message_is_counted_and_rebuilt_with_the_reasoning_that_it_i
     ready = plan(snapshot_of((), marked, input_budget=1500), estimate)
     assert isinstance(ready, Ready)
     assembled = assemble(ready)
-    assert [ref[0] for ref in assembled.refs["items"] if ref[0][0] == "s"] == [kind]
+    assert [ref[0] for ref in assembled.refs["items"] if ref[0][0] == "k"] == [kind]
     stored = {message.seq: message for message in turn.messages}
     assert SentHashes(assembled.blocks, stored).sha256(assembled.refs) == assembled.sha256
     parts = list(rebuilt_parts(assembled.refs, assembled.blocks, stored))

@@ -3,13 +3,15 @@
 The references of an audit to its prompt are stored as lines, in half the bytes of JSON. The first line has the regions,
 `name messages name messages …`. Then come `t hash` if there were tools, and the items: `b hash role` and `w hash role`,
 `s hash seq` and `j hash seq`, `m first last` and the other runs, and `r packed word …`. The kinds are those of
-`engine/window/prompt_refs.py`. Hashes are base64 without the final `=`. Older rows and imported ones have JSON.
+`engine/window/prompt_refs.py`. Hashes are base64 without the final `=`. Many runs after one another are one line, `n`
+and for each its kind, how many numbers are between it and the one before, and how many it has: these are small and
+repeat, so that Postgres compresses them well. Older rows and imported ones have JSON.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -17,7 +19,7 @@ from typing import Any, Final
 from app.db.database import Transaction, record_of
 from app.db.messages import AS_STORED, messages_from_rows
 from app.db.sql import by_seq, of_session, sql
-from app.domain.audit import Audit, TrimAction, TrimLog
+from app.domain.audit import REFS_OF_BLOCKS, REFS_OF_RUNS, REFS_OF_SHORTENED, Audit, TrimAction, TrimLog
 from app.domain.frozen import names_of, replace, values_of
 from app.domain.recalled import RECALLED, Recalled, recalled_rows
 from app.domain.types import REGIONS, JsonObject, MessageId, SessionId, SessionRef, Turn, TurnId, TurnStatus
@@ -86,7 +88,7 @@ def _recorded(row: JsonObject, recalled: Sequence[Recalled], ids: Mapping[int, M
     if recalled:
         log = {**log, "recalled": [replace(each, message_id=ids[each.seq]).public() for each in recalled]}
     if refs and isinstance(refs.get("regions"), str):  # the form before references were lines
-        refs = refs | {"regions": _runs(refs["regions"])}
+        refs = refs | {"regions": _regions(refs["regions"])}
     return row | {"context_trim_log": log, "prompt_refs": refs, "regions": all_regions(row["regions"])}
 
 
@@ -132,9 +134,9 @@ def _ordered(members: Mapping[str, Any], names: tuple[str, ...]) -> JsonObject:
 
 
 _TOOLS: Final = "t"
-_OF_BLOCK: Final = frozenset({"b", "w"})
-_OF_MESSAGE: Final = frozenset("sj")
-"""The first letters of references to a message and a block."""
+_MANY: Final = "n"
+_MOST_LINES_OF_RUNS: Final = 16
+"""After one another. Prompts have few runs, which can be read in SQL, unless messages are pruned by their value."""
 _SPACE_OF_A_WORD: Final = "\u00a0"
 """Stored in place of a space within a matched word ("8 May 2023"), as spaces separate the members of a reference. No
 matched word has this character itself."""
@@ -162,14 +164,27 @@ def short_refs(refs: JsonObject) -> str:
     lines = [" ".join([f"{region} {messages}" for region, messages in refs["regions"]])]
     if refs["tools"]:
         lines.append(f"{_TOOLS} {_short(refs['tools'])}")
-    for kind, first, *rest in refs["items"]:
-        if kind in _OF_BLOCK:
-            lines.append(f"{kind} {_short(first)} {rest[0]}")
-        elif kind[0] in _OF_MESSAGE:
-            lines.append(f"{kind} {_short(rest[0])} {first}")
-        else:
-            lines.append(" ".join([kind, str(first), *[str(part).replace(" ", _SPACE_OF_A_WORD) for part in rest]]))
+    for are_runs, items in groupby(refs["items"], lambda item: item[0][0] in REFS_OF_RUNS):
+        of_kind = list(items)
+        lines += [_many_runs(of_kind)] if are_runs and len(of_kind) > _MOST_LINES_OF_RUNS else map(_line, of_kind)
     return "\n".join(lines)
+
+
+def _line(item: Sequence[Any]) -> str:
+    kind, first, *rest = item
+    if kind in REFS_OF_BLOCKS:
+        return f"{kind} {_short(first)} {rest[0]}"
+    if kind[0] in REFS_OF_SHORTENED:
+        return f"{kind} {_short(rest[0])} {first}"
+    return " ".join([kind, str(first), *[str(part).replace(" ", _SPACE_OF_A_WORD) for part in rest]])
+
+
+def _many_runs(runs: Sequence[Sequence[Any]]) -> str:
+    words, before = [_MANY], 0
+    for kind, first, last in runs:
+        words += (kind, str(first - before - 1), str(last - first + 1))
+        before = last
+    return " ".join(words)
 
 
 def whole_refs(stored: Any) -> Any:
@@ -181,12 +196,22 @@ def whole_refs(stored: Any) -> Any:
     for kind, *rest in (line.split(" ") for line in lines):
         if kind == _TOOLS:
             refs["tools"] = _whole(rest[0])
+        elif kind == _MANY:
+            refs["items"] += _runs_of(rest)
         else:
             refs["items"].append([kind, *_parts(kind, rest)])
-    return refs | {"regions": _runs(regions)}
+    return refs | {"regions": _regions(regions)}
 
 
-def _runs(regions: str) -> list[list[Any]]:
+def _runs_of(words: Sequence[str]) -> Iterator[list[Any]]:
+    last = 0
+    for kind, between, messages in zip(words[::3], words[1::3], words[2::3], strict=True):
+        first = last + int(between) + 1
+        last = first + int(messages) - 1
+        yield [kind, first, last]
+
+
+def _regions(regions: str) -> list[list[Any]]:
     words = regions.split()
     return [[region, int(messages)] for region, messages in zip(words[::2], words[1::2], strict=True)]
 
@@ -194,9 +219,9 @@ def _runs(regions: str) -> list[list[Any]]:
 def _parts(kind: str, rest: list[str]) -> list[Any]:
     if kind == RECALLED:
         return [word.replace(_SPACE_OF_A_WORD, " ") for word in rest]
-    if kind in _OF_BLOCK:
+    if kind in REFS_OF_BLOCKS:
         return [_whole(rest[0]), rest[1]]
-    return [int(rest[1]), _whole(rest[0])] if kind[0] in _OF_MESSAGE else list(map(int, rest))
+    return [int(rest[1]), _whole(rest[0])] if kind[0] in REFS_OF_SHORTENED else list(map(int, rest))
 
 
 def _short(sha256: str) -> str:

@@ -161,7 +161,9 @@ class SummaryRow(SummaryFields):
 _LIST = Field(strict=False)  # JSON has no tuples
 
 _Block = Literal["b", "w"]
-_Run = Literal["m", "mt", "mb", "u", "c", "ct", "cb"]
+_Run = Literal[
+    "m", "mt", "mb", "u", "c", "ct", "cb", "k", "kt", "kb", "h", "ht", "hb", "e", "et", "eb", "l", "lt", "lb"
+]
 _Shortened = Literal["s", "st", "sb", "j", "jt", "jb"]
 _BRANCHES: Final = {"block": get_args(_Block), "run": get_args(_Run), "shortened": get_args(_Shortened)}
 

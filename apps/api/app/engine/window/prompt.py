@@ -45,12 +45,14 @@ CLOSING: Final = b'],"tools":%b}'
 @frozen(slots=False)
 class Block:
     """Text that is sent but is not a stored message: with `is_json` the canonical JSON of a list of parts, with
-    `is_message` that of a whole message. `sha256` (hex) is its key in `prompt_blocks`."""
+    `is_message` that of a whole message. `sha256` (hex) is its key in `prompt_blocks`. It is not stored if it can be
+    made again of a stored message: `made_by` then is the letter of the reference that says how."""
 
     role: str
     text: str
     is_json: bool = False
     is_message: bool = False
+    made_by: str | None = None
 
     @cached_property
     def sha256(self) -> str:
@@ -237,7 +239,7 @@ class Prompt:
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that must be in `prompt_blocks` to rebuild the prompt, tool definitions included."""
         of_parts = [part.block for part in self.parts if isinstance(part, PromptItem)]
-        return tuple([block for block in (*of_parts, self.tools_block) if block is not None])
+        return tuple([block for block in (*of_parts, self.tools_block) if block is not None and not block.made_by])
 
     @cached_property
     def tools_block(self) -> Block | None:

@@ -4,11 +4,12 @@ The form is `{"items": [...], "tools": sha256 | null}`. An item is one of these:
 
 - `["b", sha256, role]`: a block.
 - `["m", first_seq, last_seq]`: a run of stored messages with consecutive numbers; `"c"` for messages whose calls were
-  sent without arguments. `["u", first_seq, last_seq]`: only the users' messages of a range.
+  sent without arguments, `"k"` (`"h"` with a handle) for texts that a prune has shortened, and `"e"` (`"l"`) for tool
+  results that were cleared. `["u", first_seq, last_seq]`: only the users' messages of a range.
 - `["s", seq, sha256]`: a stored message whose content is replaced by the text of a block; `"j"` instead of `"s"` when
   the block is the JSON of a list of parts. `["w", sha256, role]`: a block that is a whole message, of a look-back.
-  If reasoning was sent with stored messages, `"m"`, `"c"`, `"s"` or `"j"` is followed by `t` (reasoning as text) or `b`
-  (the provider's blocks): `"mt"`.
+  If reasoning was sent with stored messages, all of these letters but `"u"` are followed by `t` (reasoning as text) or
+  `b` (the provider's blocks): `"mt"`.
 - `["r", packed, …]`: recalled messages, as packed by `domain/recalled.py`.
 
 A run has the same size however long it is, so storage grows with the number of turns, not with what they send.
@@ -26,6 +27,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from app.domain.audit import REFS_OF_BLOCKS, REFS_OF_RUNS, REFS_OF_SHORTENED
 from app.domain.content import canonical_bytes
 from app.domain.errors import PromptTooLarge
 from app.domain.frozen import frozen, replace
@@ -43,19 +45,16 @@ from app.engine.window.prompt import (
     neutral_message,
     without_inputs,
 )
+from app.engine.window.shortening import remade_text
 
 MOST_PROMPT_BYTES: Final = 64 * 1024 * 1024
 """Largest prompt that is rebuilt. No provider accepts a request of this size."""
 MESSAGE_BYTES: Final = 512
 """Bytes counted for each message of a prompt besides its JSON, because it has a row in the prompt's layout."""
 
-_BLOCKS: Final = frozenset({"b", "w"})
-"""References that have only a block; its sha256 is their second member."""
-_RUNS: Final = frozenset("muc")
-"""The first letters of references to a range of stored messages."""
-_SHORTENED: Final = frozenset("sj")
-"""The first letters of references to a stored message and the block that replaces its content."""
-_CHANGED: Final = _SHORTENED | {"c"}
+_REMADE: Final = frozenset("khel")
+"""The first letters of references to messages whose text is shortened again when the prompt is rebuilt."""
+_CHANGED: Final = REFS_OF_SHORTENED | _REMADE | {"c"}
 """The first letters of references to messages that were not sent as stored."""
 _MARK_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "", "text": "t", "blocks": "b"}
 """What follows the letter of a reference to stored messages."""
@@ -110,9 +109,10 @@ def _ref_of(item: PromptItem) -> list[Any]:
         raise ValueError(f"{item.label} has neither a message nor a block")
     if item.message is None:
         return ["w" if item.block.is_message else "b", item.block.sha256, item.block.role]
-    letter, form = "j" if item.block.is_json else "s", item.message.reasoning_sent
-    mark = _MARK_OF_FORM[form] if item.message.role == "assistant" else ""  # older versions know no mark here
-    return [letter + mark, item.message.seq, item.block.sha256]
+    letter, seq = item.block.made_by or ("j" if item.block.is_json else "s"), item.message.seq
+    # Older versions know no mark here.
+    mark = _MARK_OF_FORM[item.message.reasoning_sent] if item.message.role == "assistant" else ""
+    return [letter + mark, seq, seq if item.block.made_by else item.block.sha256]
 
 
 class _Runs:
@@ -173,10 +173,14 @@ def spelled_out(refs: JsonObject) -> JsonObject:
 def needed_for(refs: JsonObject) -> Needed:
     """The blocks and messages that a rebuild reads."""
     items = spelled_out(refs)["items"]
-    sha256s = [ref[1] if ref[0] in _BLOCKS else ref[2] for ref in items if ref[0][0] not in _RUNS]
+    sha256s = [ref[1] if ref[0] in REFS_OF_BLOCKS else ref[2] for ref in items if ref[0][0] not in REFS_OF_RUNS]
     if refs["tools"]:
         sha256s.append(refs["tools"])
-    runs = [(ref[1], ref[2] if ref[0][0] in _RUNS else ref[1]) for ref in items if ref[0] not in _BLOCKS | {"u"}]
+    runs = [
+        (ref[1], ref[2] if ref[0][0] in REFS_OF_RUNS else ref[1])
+        for ref in items
+        if ref[0] not in REFS_OF_BLOCKS | {"u"}
+    ]
     user_runs = [(ref[1], ref[2]) for ref in items if ref[0] == "u"]
     return Needed(tuple(dict.fromkeys(sha256s)), tuple(_merged(runs)), tuple(_merged(user_runs)))
 
@@ -255,7 +259,7 @@ class SentHashes:
                 yield b',{"content":%b,"role":%b}' % (self._block(first, "text"), canonical_bytes(second))
             elif kind == "w":
                 yield b"," + self._block(first, "json")
-            elif kind[0] in _SHORTENED:
+            elif kind[0] in REFS_OF_SHORTENED:
                 content = self._block(second, "json" if kind[0] == "j" else "text")
                 rest = canonical_bytes(neutral_message(_as_sent(self._messages[first], kind), content=""))
                 yield b',{"content":%b%b' % (content, rest.removeprefix(b'{"content":""'))
@@ -293,7 +297,7 @@ def rebuilt_parts(
             yield RebuiltPart({"role": second, "content": blocks[first]}, None)
         elif kind == "w":
             yield RebuiltPart(json.loads(blocks[first]), None)
-        elif kind[0] in _SHORTENED:
+        elif kind[0] in REFS_OF_SHORTENED:
             content = json.loads(blocks[second]) if kind[0] == "j" else blocks[second]
             message = _as_sent(messages[first], kind)
             yield RebuiltPart(neutral_message(message, content=content), message, shortened=True)
@@ -306,6 +310,8 @@ def rebuilt_parts(
 def _as_sent(message: Message, kind: str) -> Message:
     """The message as references of this kind send it, except for content that is replaced."""
     sent = replace(message, reasoning_sent=_FORM_OF_MARK[kind[1:]])
+    if kind[0] in _REMADE:
+        return replace(sent, content=remade_text(message, kind[0]))
     return without_inputs(sent) if kind[0] == "c" else sent
 
 

@@ -23,12 +23,11 @@ from app.engine.messages.turns import UnitKind
 from app.engine.policy.budget import part_of
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.pieces import Piece
-from app.engine.window.shortening import Shortening, fit_results, mark_media, shorten_text
+from app.engine.window.shortening import KEPT_CHARS, Shortening, fit_results, mark_media, shorten_text
 from app.engine.window.snapshot import Removal
 from app.engine.window.window import Window
 
 LONG_TOOL_RESULT_TOKENS = 300
-_KEPT_CHARS = 640
 _WORTH: Final = 1.0
 """Worth of a message, whatever its length: most of what is needed later is in short messages."""
 _WORTH_OF_USERS: Final = 2.0
@@ -263,7 +262,7 @@ def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate, *, with
     long_results = piece.kind == "tool_group" and piece.answered
     longest = LONG_TOOL_RESULT_TOKENS if long_results else input_budget
     long = (item for item in piece.items if item.tokens > longest)
-    found = (shorten_text(item, _KEPT_CHARS, estimate, with_handle=with_handles) for item in long)
+    found = (shorten_text(item, KEPT_CHARS, estimate, with_handle=with_handles) for item in long)
     return [each for each in found if each is not None]
 
 

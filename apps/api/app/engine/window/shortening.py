@@ -7,6 +7,7 @@ The stored message is never changed: a block replaces its content in this prompt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from app.domain.audit import ShorteningKind
 from app.domain.content import canonical_json
@@ -29,6 +30,12 @@ NEWEST_TOO_LARGE = "newest_result_too_large"
 NEWEST_RESULT_FLOOR_TOKENS = 200
 """A newest result is never cut below this: with less the model would only call the tool again."""
 _HEAD_SHARE = 0.75
+KEPT_CHARS: Final = 640
+"""Characters that a prune keeps of a long text."""
+_LETTERS: Final = {(KEPT_CHARS, False): "k", (KEPT_CHARS, True): "h", (0, False): "e", (0, True): "l"}
+"""The letter of prompt references (`prompt_refs.py`) to texts of which so many characters are kept, without and with a
+handle."""
+_KEPT: Final = {letter: kept for kept, letter in _LETTERS.items()}
 _SEARCH_STEPS = 64
 """The search for the longest text that fits stops within one part in this many of its length."""
 _LEAST_PIN_CHARS = 240
@@ -157,14 +164,25 @@ def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate, *, with_
     message = item.message
     if message is None or message.role == "user":
         return None
-    text = marked_text(message.content)
-    if len(text) <= keep_chars:
+    if len(marked_text(message.content)) <= keep_chars:
         return None
-    is_result = message.role == "tool"
+    shorter = _shorter_text(message, keep_chars, with_handle=with_handle)
+    kind: ShorteningKind = "tool_result_shortened" if message.role == "tool" else "assistant_shortened"
+    block = Block(message.role, shorter, made_by=_LETTERS.get((keep_chars, with_handle)))
+    return _replaced(kind, item, message, block, estimate)
+
+
+def remade_text(message: Message, letter: str) -> str:
+    """The text that `shorten_text` made of this message, from the letter of its reference. Stored prompts are rebuilt
+    with it: a change of what it returns needs new letters."""
+    keep_chars, with_handle = _KEPT[letter]
+    return _shorter_text(message, keep_chars, with_handle=with_handle)
+
+
+def _shorter_text(message: Message, keep_chars: int, *, with_handle: bool) -> str:
+    noun = "tool result" if message.role == "tool" else "answer"
     handle = handle_of(message.seq) if with_handle else None
-    shorter = without_middle(text, keep_chars, "tool result" if is_result else "answer", handle)
-    kind: ShorteningKind = "tool_result_shortened" if is_result else "assistant_shortened"
-    return _replaced(kind, item, message, Block(message.role, shorter), estimate)
+    return without_middle(marked_text(message.content), keep_chars, noun, handle)
 
 
 def without_middle(text: str, keep_chars: int, noun: str, handle: str | None = None) -> str:
