@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
@@ -191,3 +191,20 @@ def test_a_client_of_chat_completions_may_allow_some_of_its_tools(database_url: 
             at.client.chat.completions.create(**given | {"tools": [CHAT_LOOK_UP, CHAT_PATCH, CHAT_LOOK_UP]})
         assert refused.value.param == "tools[2]"
         assert len(at.model.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "more", [{"function": "x"}, {"function": {"a": 1}}, {"function": {"name": "apply_patch"}}, {"tools": 1.5}]
+)
+@pytest.mark.parametrize("is_list", [False, True], ids=["one", "allowed"])
+def test_members_that_a_choice_of_responses_does_not_have_are_ignored(
+    database_url: str, tmp_path: Path, more: dict[str, Any], is_list: bool
+) -> None:
+    named = {"type": "function", "name": "look_up"} | more
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [named], "allowed_tools": 5} if is_list else named
+    with chat_service(database_url, tmp_path) as at:
+        asked = at.client.responses.create(model="main", input="Hi", tools=TOOLS, tool_choice=cast(Any, choice))
+        assert asked.status == "completed"
+        sent = at.model.seen[-1].json
+        assert sent["tool_choice"] == ("required" if is_list else {"type": "function", "function": {"name": "look_up"}})
+        assert len(sent["tools"]) == (1 if is_list else 3)

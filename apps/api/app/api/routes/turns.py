@@ -264,10 +264,15 @@ def chosen_tools(
         raise InvalidRequest("tool_choice requires a call, and there are no tools.", ("body", "tool_choice"))
     if choice is None or isinstance(choice, str):
         return tuple(tools), choice
-    chosen: JsonObject = choice.get(choice["type"]) or choice
-    names = {(each.get(each["type"]) or each)["name"] for each in chosen.get("tools", ())} or {chosen["name"]}
+    chosen, is_list = _of_choice(choice), choice["type"] == "allowed_tools"
+    names = {_of_choice(each)["name"] for each in (chosen["tools"] if is_list else [choice])}
     if not names <= seen:
         raise InvalidRequest("tool_choice names a tool that tools does not have.", ("body", "tool_choice"))
-    if choice["type"] == "allowed_tools":
+    if is_list:
         return tuple(tool for tool in tools if tool_name(tool) in names), chosen["mode"]
     return tuple(tools), {"type": "function", "function": {"name": chosen["name"]}}
+
+
+def _of_choice(choice: JsonObject) -> JsonObject:
+    """What a choice, or a tool in one, says of itself. Responses have it beside the type, chat completions below it."""
+    return choice if "name" in choice or "tools" in choice else choice[choice["type"]]
