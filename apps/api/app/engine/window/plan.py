@@ -100,6 +100,9 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
         if fold:
             return SummaryDue(fold, replace(snapshot, log=window.log.without_stages()))
         summary_worthless = reason == "turn_count"
+    if window.is_over and not snapshot.overflowed:  # something must leave
+        snapshot, was = _with_look_back(snapshot, estimate), snapshot
+        window = window if snapshot is was else lay_out_cleared(snapshot, estimate)
     window = fit(window)
     if window.log.actions and not snapshot.overflowed:  # a retry may not be larger than the prompt that was rejected
         offering = _with_look_back(snapshot, estimate)
