@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.api.routes.inspector import InspectorFiles
+from app.api.routes.inspector import CONTENT_SECURITY_POLICY, DOCS_POLICY, answer, read_files
+from app.domain.errors import NotFound
 from tests.api.conftest import PATIENCE_S, assert_problem, serving, settings_for
 from tests.api.test_auth import client_of, make_key
 
@@ -30,38 +31,34 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_files_with_hashed_names_are_cached_forever_and_the_index_is_revalidated(folder: Path) -> None:
-    files = InspectorFiles(folder)
-    index, script = files.response("", None), files.response("assets/index-Ab12.js", None)
-    assert index is not None
-    assert script is not None
+    files = read_files(folder)
+    index, script = (
+        answer(files[name], CONTENT_SECURITY_POLICY, None) for name in ("index.html", "assets/index-Ab12.js")
+    )
     assert index.headers["cache-control"] == "no-cache"
     assert script.headers["cache-control"] == "public, max-age=31536000, immutable"
     assert script.headers["content-type"].startswith("text/javascript")
-    for answer in (index, script):
-        assert answer.headers["content-security-policy"] == POLICY
-        assert answer.headers["x-content-type-options"] == "nosniff"
-    again = files.response("", index.headers["etag"])
-    assert again is not None
+    for each in (index, script):
+        assert each.headers["content-security-policy"] == POLICY
+        assert each.headers["x-content-type-options"] == "nosniff"
+    again = answer(files["index.html"], CONTENT_SECURITY_POLICY, index.headers["etag"])
     assert (again.status_code, again.body) == (304, b"")
 
 
-def test_the_page_of_the_api_has_a_policy_of_its_own_and_is_not_below_ui(folder: Path) -> None:
-    files = InspectorFiles(folder)
-    page = files.docs(None)
-    assert page is not None
+def test_the_page_of_the_api_has_a_policy_of_its_own(folder: Path) -> None:
+    docs = read_files(folder)["docs.html"]
+    page = answer(docs, DOCS_POLICY, None)
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert page.headers["content-security-policy"] == POLICY.partition("; require-trusted")[0]
     assert page.headers["x-content-type-options"] == "nosniff"
-    again = files.docs(page.headers["etag"])
-    assert again is not None
-    assert again.status_code == 304
-    assert files.response("docs.html", None) is None
+    assert answer(docs, DOCS_POLICY, page.headers["etag"]).status_code == 304
 
 
 @pytest.mark.parametrize("path", ["../inspector_files.py", "assets/../../secret", "/etc/passwd", "assets", "assets/"])
 def test_only_what_was_built_is_there(folder: Path, path: str) -> None:
     (folder.parent / "secret").write_text("secret")
-    assert InspectorFiles(folder).response(path, None) is None
+    with pytest.raises(NotFound):
+        answer(read_files(folder).get(path), CONTENT_SECURITY_POLICY, None)
 
 
 def test_the_page_needs_no_key_and_the_data_behind_it_does(database_url: str) -> None:
@@ -72,7 +69,8 @@ def test_the_page_needs_no_key_and_the_data_behind_it_does(database_url: str) ->
         page = client.get("/ui/")
         assert page.headers["content-type"].startswith("text/html")
         assert page.status_code == 200
-        assert_problem(client.get("/ui/nothing.js"), 404, "not_found")
+        for path in ("nothing.js", "docs.html"):
+            assert_problem(client.get(f"/ui/{path}"), 404, "not_found")
         assert_problem(client.post("/ui/"), 405, "method_not_allowed")
         assert_problem(client.get("/v1/sessions"), 401, "unauthenticated")
 

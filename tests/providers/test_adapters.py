@@ -469,7 +469,7 @@ async def test_a_session_survives_a_call_that_a_model_wrote_wrongly(way: Way, st
     results = [{"role": "tool", "content": "Not understood.", "tool_call_id": name} for name in named]
     asked = {"role": "user", "content": times * PROMPT}
     request = CompletionRequest([asked, {"role": "assistant", "content": None, "tool_calls": calls}, *results], 9)
-    kept = JsonMessages([canonical_bytes(request.messages)[1:-1]], len(request.messages), with_reasoning=False)
+    kept = JsonMessages([canonical_bytes(request.messages)[1:-1]], len(request.messages))
     async with serving(play) as server, way.wire.provider_at(server.base_url) as provider:
         for given in (request, replace(request, messages=kept)):
             answer, _ = await ask(provider, way.streamed, given)

@@ -318,7 +318,7 @@ async def test_after_a_loop_of_another_model_the_json_of_a_window_is_still_sent_
     ]
     request = CompletionRequest(messages=messages, max_output_tokens=9)
     pieces = [b"," * bool(at) + canonical_bytes(message) for at, message in enumerate(messages)]
-    kept = Unread(pieces, len(messages), with_reasoning=False)
+    kept = Unread(pieces, len(messages))
     async with (
         serving(Answer(MISSING_SIGNATURE, 400), OK) as server,
         provider_at(server.base_url, sleep=Waits(), timeout_s=60.0) as adapter,
@@ -645,7 +645,7 @@ async def test_a_gateway_that_wants_tools_beside_calls_gets_those_of_earlier_tur
         *results,
         {"role": "user", "content": "b"},
     ]
-    kept = JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)
+    kept = JsonMessages([canonical_bytes(messages)[1:-1]], len(messages))
     async with serving(play) as server, provider_at(server.base_url) as provider:
         for given in (messages, kept, messages[:1]):
             await provider.complete(CompletionRequest(given, 9))
@@ -675,7 +675,7 @@ async def test_pictures_and_files_of_tools_follow_their_results_which_are_texts(
         {"role": "assistant", "content": None, "tool_calls": calls[:1]},
         {"role": "tool", "content": [PICTURE], "tool_call_id": "a"},
     ]
-    given = JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)
+    given = JsonMessages([canonical_bytes(messages)[1:-1]], len(messages))
     _, server = await answer_to(OK, request=CompletionRequest(given if as_json else messages, 9))
     sent = server.seen[0].json["messages"]
     assert [message["role"] for message in sent] == [
@@ -797,7 +797,7 @@ async def test_a_chat_template_that_takes_one_system_message_gets_one_and_that_i
         serving(strict_template(status, sentence)) as server,
         provider_at(server.base_url) as provider,
     ):
-        for given in (messages, JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)):
+        for given in (messages, JsonMessages([canonical_bytes(messages)[1:-1]], len(messages))):
             await provider.complete(CompletionRequest(given, 9))
     assert server.hits == 3
     for seen in server.seen[1:]:
@@ -839,7 +839,7 @@ async def test_a_model_without_a_system_role_gets_instructions_with_the_first_me
         {"role": "user", "content": "c"},
     ]
     async with serving(play) as server, provider_at(server.base_url) as provider:
-        for given in (messages, JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)):
+        for given in (messages, JsonMessages([canonical_bytes(messages)[1:-1]], len(messages))):
             await provider.complete(CompletionRequest(given, 9))
     assert server.hits == 3, "that the model has none was forgotten"
     begins = {"role": "user", "content": "Be kind.\n\nThe summary.\n\na"}
@@ -886,7 +886,7 @@ async def test_an_earlier_answer_without_text_says_so_where_it_may_not_be_empty(
         is_empty = request.json["messages"][1]["content"] == ""
         return Answer({"error": {"message": sentence, "type": "invalid_request_error"}}, 400) if is_empty else OK
 
-    kept = JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)
+    kept = JsonMessages([canonical_bytes(messages)[1:-1]], len(messages))
     async with serving(play) as server, provider_at(server.base_url) as provider:
         for given in (messages, kept):
             await provider.complete(CompletionRequest(given, 9))

@@ -170,7 +170,7 @@ async def test_calls_of_a_server_that_gives_each_the_same_id_are_told_apart_and_
 def test_the_id_that_a_call_is_given_is_in_no_history_of_another_session() -> None:
     """A client may resend calls here whose ids they got as the same calls of another session."""
     history = [_called("call_2_1_0"), _called("call_2_1_1")]
-    prompt = JsonMessages([orjson.dumps(each) for each in history], len(history), with_reasoning=False)
+    prompt = JsonMessages([orjson.dumps(each) for each in history], len(history))
     answer = Completion(None, "tool_calls", None, tuple(ToolCall(each, "look_up", "{}") for each in ("", "", "new")))
     named = with_own_ids(answer, CompletionRequest(prompt, max_output_tokens=1), ["2_1", "0a1b2c3d_1"])
     assert [call.id for call in named.tool_calls] == ["call_0a1b2c3d_1_0", "call_0a1b2c3d_1_1", "new"]

@@ -90,7 +90,7 @@ def _same(decided: Decision, again: Decision) -> None:
         return
     assert isinstance(again, Ready)
     assembled, sent = assemble(decided), assemble(again)
-    assert sent.messages.json == assembled.messages.json
+    assert b"".join(sent.messages.pieces) == b"".join(assembled.messages.pieces)
     assert (sent.refs, sent.blocks, sent.tools) == (assembled.refs, assembled.blocks, assembled.tools)
     assert sent.sha256 == assembled.sha256 == prompt_sha256(list(sent.messages), sent.tools)
     assert assemble(again).sha256 == sent.sha256, "taken up where it was left"

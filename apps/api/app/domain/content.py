@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import is_
 from typing import Any, Final, cast, overload
@@ -21,18 +21,12 @@ _ESCAPED_NUL: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 class JsonMessages(Sequence[PromptMessage]):
     """The messages of a prompt as canonical JSON without the list's brackets, in `pieces`, which are not joined before
-    they are sent; parsed when one is first read. `with_reasoning` says whether one of the messages may have the fields
-    in which earlier reasoning is sent."""
+    they are sent; parsed when one is first read."""
 
-    def __init__(self, pieces: Sequence[bytes], count: int, *, with_reasoning: bool) -> None:
+    def __init__(self, pieces: Sequence[bytes], count: int) -> None:
         self.pieces = pieces
-        self.with_reasoning = with_reasoning
         self._count = count
         self._parsed: list[PromptMessage] | None = None
-
-    @property
-    def json(self) -> bytes:
-        return b"".join(self.pieces)
 
     def __len__(self) -> int:
         return self._count
@@ -43,11 +37,8 @@ class JsonMessages(Sequence[PromptMessage]):
     def __getitem__(self, at: slice) -> Sequence[PromptMessage]: ...
     def __getitem__(self, at: int | slice) -> PromptMessage | Sequence[PromptMessage]:
         if self._parsed is None:
-            self._parsed = cast("list[PromptMessage]", orjson.loads(b"[" + self.json + b"]"))
+            self._parsed = cast("list[PromptMessage]", orjson.loads(b"[%b]" % b"".join(self.pieces)))
         return self._parsed[at]
-
-    def __iter__(self) -> Iterator[PromptMessage]:
-        return iter(self[:])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and self[:] == list(cast("Sequence[object]", other))

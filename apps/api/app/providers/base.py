@@ -42,7 +42,7 @@ class EmbeddingModel(Protocol):
 class Provider(Protocol):
     """A model with a wire protocol."""
 
-    options: frozenset[str]
+    options: frozenset[str] = frozenset()
     """The `options` of a request that its protocol supports; others are left out."""
 
     response_formats: frozenset[str] = frozenset({"json_object", "json_schema"})

@@ -36,7 +36,7 @@ from app.providers.error_object import ErrorObject
 from app.providers.failures import unusable_answer
 from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
 from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall, parts_left_out
-from app.providers.responses import ResponsesModel
+from app.providers.responses import RESPONSES_OPTIONS, ResponsesCall
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, reasoning_blocks, token_count
 
@@ -64,9 +64,9 @@ _NO_ANSWER: Final = "[No answer.]"
 _SHOWN_BELOW: Final = "[Attached to the next message of the user.]"
 _SHOWN_HERE: Final = "[Attached to the result of the tool call %s:]"
 _EMPTY: Final = b'{"content":"%b","role":"assistant"}'
-_RESULT_OF_PARTS: Final = b'],"role":"tool"'
-"""In canonical JSON, the end of a tool's result that consists of parts: the content of other messages precedes another
-role, and a quotation mark within a text is escaped."""
+_NOT_NEUTRAL: Final = (b'],"role":"tool"', b'"reasoning_content":', b'"reasoning_blocks":')
+"""In canonical JSON, the end of a tool's result that consists of parts (the content of other messages precedes another
+role), and the fields of earlier reasoning. A quotation mark within a text is escaped."""
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
@@ -89,15 +89,12 @@ def _is_azure(entry: ModelEntry) -> bool:
     return chat_url(entry).host.endswith(_AZURE_HOSTS)
 
 
-def is_openai(entry: ModelEntry) -> bool:
-    return chat_url(entry).host == "api.openai.com" or _is_azure(entry)
-
-
 def not_sent(entry: ModelEntry) -> frozenset[Part]:
     """What the first request leaves out, where the alias does not say: OpenAI's newer models refuse `max_tokens`, and
     most other servers know only that; nor do they know cache keys and custom tools. OpenRouter alone has details of
     reasoning."""
-    is_own, named, details = is_openai(entry), entry.max_tokens_field, entry.return_reasoning
+    is_own = chat_url(entry).host == "api.openai.com" or _is_azure(entry)
+    named, details = entry.max_tokens_field, entry.return_reasoning
     return parts_left_out(
         {
             "max_completion_tokens": is_own if named is None else named == "max_completion_tokens",
@@ -120,8 +117,11 @@ class OpenAIProvider(RemoteModel):
         entry = endpoint.entry
         headers = chat_headers(endpoint)
         super().__init__(endpoint, chat_url(entry), headers, _ChatCall, not_sent(entry), now, retry)
-        self._responses = ResponsesModel(endpoint, chat_url(entry, "/responses"), headers, now, retry)
-        self.options = CHAT_OPTIONS if entry.api != "responses" else self._responses.options
+        has_key, has_custom = entry.prompt_cache_key is not False, entry.custom_tools is not False
+        refused = parts_left_out({"cache_key": has_key, "custom_tools": has_custom})
+        url = chat_url(entry, "/responses")
+        self._responses = RemoteModel(endpoint, url, headers, ResponsesCall, refused, now, retry)
+        self.options = RESPONSES_OPTIONS if entry.api == "responses" else CHAT_OPTIONS
         self.takes_any_option: bool = entry.pass_unknown
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
@@ -176,9 +176,9 @@ class _ChatCall(WireCall):
     def _is_neutral_form(self) -> bool:
         """Whether the messages are stored in the form of this protocol: searching megabytes takes a few ms."""
         messages = self.request.messages
-        if not isinstance(messages, JsonMessages) or messages.with_reasoning:
+        if not isinstance(messages, JsonMessages):
             return False
-        return not any(_RESULT_OF_PARTS in piece for piece in messages.pieces)
+        return not any(mark in piece for piece in messages.pieces for mark in _NOT_NEUTRAL)
 
     @property
     def _limit_field(self) -> MaxTokensField:

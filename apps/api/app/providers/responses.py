@@ -4,11 +4,8 @@ tools only here: chat completions refuse it. developers.openai.com/api/docs/guid
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
-
-import httpx
 
 from app.domain.content import (
     as_function,
@@ -20,42 +17,21 @@ from app.domain.content import (
     with_speakers,
 )
 from app.domain.types import CHAT_OPTIONS, Content, JsonObject, PromptMessage, ToolDefinition
-from app.providers.base import Endpoint
 from app.providers.error_object import ErrorObject
-from app.providers.remote import Part, RemoteModel, WireCall, parts_left_out
+from app.providers.remote import Part, WireCall
 from app.providers.responses_answer import REASONING, ResponseAssembly
-from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, reasoning_blocks
 
 _LEAST_OUTPUT_TOKENS: Final = 16
 """The API refuses a lower limit."""
 _NO_PARAMETERS: Final[JsonObject] = {"type": "object", "properties": {}}
 _UNCHANGED: Final = frozenset({"temperature", "top_p", "service_tier"})
-_OPTIONS: Final = _UNCHANGED | {"parallel_tool_calls", "reasoning_effort", "verbosity", "response_format"}
+RESPONSES_OPTIONS: Final = _UNCHANGED | {"parallel_tool_calls", "reasoning_effort", "verbosity", "response_format"}
 """Those of chat completions that this API has, some by other names. Others are left out."""
 _SEALED: Final = re.compile(r"encrypted[ _]content", re.IGNORECASE)
 
 
-class ResponsesModel(RemoteModel):
-    """One alias over the Responses API."""
-
-    options = _OPTIONS
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        url: httpx.URL,
-        headers: Mapping[str, str],
-        now: Callable[[], datetime],
-        retry: RetryPolicy | None = None,
-    ) -> None:
-        entry = endpoint.entry
-        has_key, has_custom = entry.prompt_cache_key is not False, entry.custom_tools is not False
-        refused = parts_left_out({"cache_key": has_key, "custom_tools": has_custom})
-        super().__init__(endpoint, url, headers, _ResponsesCall, refused, now, retry)
-
-
-class _ResponsesCall(WireCall):
+class ResponsesCall(WireCall):
     of_one_prompt = frozenset({"reasoning"})
 
     def assembly(self) -> ResponseAssembly:

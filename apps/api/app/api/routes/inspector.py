@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -52,30 +51,14 @@ class _File:
     cache_control: str
 
 
-class InspectorFiles:
-    """The built files by their path below `/ui/`; the index has the path ``""``.
-
-    The page of `/docs` is kept apart from them, because its addresses are relative to another folder.
-    """
-
-    def __init__(self, folder: Path = FOLDER) -> None:
-        files = {
-            path.relative_to(folder).as_posix(): _file(path, folder) for path in folder.rglob("*") if path.is_file()
-        }
-        self._docs = files.pop("docs.html", None)
-        self._files: Mapping[str, _File] = files
-
-    def response(self, path: str, if_none_match: str | None) -> Response | None:
-        """The answer for a file; None if there is none."""
-        return _answer(self._files.get(path or "index.html"), CONTENT_SECURITY_POLICY, if_none_match)
-
-    def docs(self, if_none_match: str | None) -> Response | None:
-        return _answer(self._docs, DOCS_POLICY, if_none_match)
+def read_files(folder: Path = FOLDER) -> dict[str, _File]:
+    """The built files by their path below the folder."""
+    return {path.relative_to(folder).as_posix(): _file(path, folder) for path in folder.rglob("*") if path.is_file()}
 
 
-def _answer(file: _File | None, policy: str, if_none_match: str | None) -> Response | None:
-    if file is None:
-        return None
+def answer(file: _File | None, policy: str, if_none_match: str | None) -> Response:
+    """Raises `NotFound` if there is no such file."""
+    file = existing(file, "page")
     headers = {**_HEADERS, "Content-Security-Policy": policy, "Cache-Control": file.cache_control, "ETag": file.etag}
     if if_none_match is not None and file.etag in if_none_match:
         return Response(status_code=304, headers=headers)
@@ -96,7 +79,9 @@ def _file(path: Path, folder: Path) -> _File:
 
 router = APIRouter(route_class=OpenRoute, include_in_schema=False)
 
-_FILES = InspectorFiles()
+_FILES = read_files()
+_DOCS = _FILES.pop("docs.html", None)
+"""Apart from the files of `/ui`, because its addresses are relative to another folder."""
 
 
 @router.head("/ui")
@@ -110,11 +95,11 @@ async def to_page() -> Response:
 @router.get("/ui/{path:path}")
 async def get_page(path: str, if_none_match: Annotated[str | None, Header()] = None) -> Response:
     """The inspector's page and its files."""
-    return existing(_FILES.response(path, if_none_match), "page")
+    return answer(_FILES.get(path or "index.html"), CONTENT_SECURITY_POLICY, if_none_match)
 
 
 @router.head("/docs")
 @router.get("/docs")
 async def get_docs(if_none_match: Annotated[str | None, Header()] = None) -> Response:
     """The page of the API reference. Its script is one of the files of `/ui`."""
-    return existing(_FILES.docs(if_none_match), "page")
+    return answer(_DOCS, DOCS_POLICY, if_none_match)

@@ -92,7 +92,12 @@ def media_tokens(part: ContentPart) -> int:
 def image_size(part: ContentPart) -> Size | None:
     """Width and height of an image that comes as a `data:` URL; None for any other, which is not fetched."""
     inner = part.get("image_url")
-    return size_of_base64(_url_data(inner if isinstance(inner, str) else _fields(inner).get("url"))[1])
+    encoded = _url_data(inner if isinstance(inner, str) else _fields(inner).get("url"))[1]
+    for chars in _PREFIX_CHARS:
+        size = size_in_header(decoded(encoded[:chars]))
+        if size is not None or len(encoded) <= chars:
+            return size
+    return None
 
 
 def image_detail(part: ContentPart) -> str:
@@ -174,15 +179,6 @@ def _fields(value: object) -> Mapping[str, Any]:
 def _one_line(name: str) -> str:
     shown = " ".join(name.split())
     return shown if len(shown) <= _SHOWN_NAME_CHARS else shown[: _SHOWN_NAME_CHARS - 1] + "…"
-
-
-def size_of_base64(encoded: str) -> Size | None:
-    """The size of an image in base64; None if its header lacks it."""
-    for chars in _PREFIX_CHARS:
-        size = size_in_header(decoded(encoded[:chars]))
-        if size is not None or len(encoded) <= chars:
-            return size
-    return None
 
 
 def size_in_header(head: bytes) -> Size | None:

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from app.domain.frozen import replace
 from app.domain.sentences import read_sentence
 from app.domain.statements import SENTENCE_END
-from app.domain.types import SummaryBody, SummaryItem
+from app.domain.types import SummaryBody, SummaryItem, SummaryList
 from app.engine.messages.tokens import Estimate
 
 _PREAMBLE = (
@@ -38,7 +38,7 @@ _ESCAPED_ASCII: Final = "<>&\x7f"
 _json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _TEXT_SHARE = 0.4
 _SEPARATOR_TOKENS = 3
-_FIELDS = ("decisions", "key_facts", "open_questions", "action_items")
+_FIELDS: Final[tuple[SummaryList, ...]] = ("decisions", "key_facts", "open_questions", "action_items")
 
 
 _rendered: Final[WeakKeyDictionary[SummaryBody, str]] = WeakKeyDictionary()
@@ -49,14 +49,10 @@ def render_summary(body: SummaryBody) -> str:
     """The text of the summary's message. It is deterministic: the same body gives the same bytes."""
     text = _rendered.get(body)
     if text is None:
-        listed = {field: [item.text for item in items] for field, items in _lists_of(body).items() if items}
+        listed = {field: [item.text for item in items] for field in _FIELDS if (items := body.lists[field])}
         record = fenceable_json({"summary": body.summary_text, **listed})
         text = _rendered[body] = f"{_PREAMBLE}\n{_OPEN}\n{record}\n{_CLOSE}"
     return text
-
-
-def _lists_of(body: SummaryBody) -> dict[str, tuple[SummaryItem, ...]]:
-    return {field: getattr(body, field) for field in _FIELDS}
 
 
 def fenceable_json(value: object) -> str:
@@ -130,8 +126,9 @@ def fewest(most: int, suffices: Callable[[int], bool]) -> int:
 def _newest_in_turn(
     body: SummaryBody, lasts: Mapping[SummaryItem, bool], room: int, estimate: Estimate
 ) -> dict[str, tuple[SummaryItem, ...]]:
-    lists = _lists_of(body).items()
-    waiting = {field: sorted(enumerate(items), key=lambda placed: lasts[placed[1]]) for field, items in lists}
+    waiting = {
+        field: sorted(enumerate(items), key=lambda placed: lasts[placed[1]]) for field, items in body.lists.items()
+    }
     kept: dict[str, list[tuple[int, SummaryItem]]] = {field: [] for field in _FIELDS}
     # The name of each list that is used needs tokens too.
     while any(waiting.values()):
@@ -148,14 +145,9 @@ def _cut_text(text: str, max_tokens: int, estimate: Estimate) -> str:
     """The beginning of the text that fits."""
     if estimate(text) <= max_tokens:
         return text
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if estimate(text[:middle]) <= max_tokens:
-            low = middle
-        else:
-            high = middle - 1
-    return _beginning(text, low)
+    size = len(text)
+    cut = bisect_left(range(size), True, key=lambda cut: estimate(text[: size - cut]) <= max_tokens)
+    return _beginning(text, size - cut)
 
 
 def _beginning(text: str, chars: int) -> str:

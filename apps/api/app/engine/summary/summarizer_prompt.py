@@ -12,9 +12,7 @@ from dataclasses import field
 from itertools import chain
 from typing import Any, Final, TypeAlias, cast
 
-import orjson
-
-from app.domain.content import storable
+from app.domain.content import canonical_json, storable
 from app.domain.frozen import frozen
 from app.domain.stored import MOST_CITED_MESSAGES
 from app.domain.types import (
@@ -199,7 +197,7 @@ def summarizer_prompt(
         *shown,
         *_document_messages("c", "context_messages", around, known),
         f' "max_tokens": {fold.cap_tokens}' + ("," if focus else "}"),
-        *((f' "focus": {_json(focus)}}}',) if focus else ()),
+        *((f' "focus": {canonical_json(focus)}}}',) if focus else ()),
     )
     if not fold.cites_context:
         known |= {short_id: () for short_id in known if short_id[0] == "c"}
@@ -212,11 +210,6 @@ def summarizer_prompt(
 def _ends_of(text: str) -> str:
     """A text of the context, a long one without its middle: it stays in the window, and is summarized whole later."""
     return text if len(text) <= 2 * _END_CHARS else f"{text[:_END_CHARS]} … {text[-_END_CHARS:]}"
-
-
-def _json(text: str) -> str:
-    """As `json.dumps` without `ensure_ascii`, which takes ten times as long."""
-    return orjson.dumps(text).decode()
 
 
 def _document_messages(
@@ -233,7 +226,7 @@ def _document_messages(
         if day_of_message is not None and day_of_message != day:
             parts.append(f' "date": "{day_text(day_of_message)}",')
             day = day_of_message
-        parts.append(f' "text": {_json(text)}}},')
+        parts.append(f' "text": {canonical_json(text)}}},')
     return _document_list(name, parts)
 
 
@@ -242,12 +235,12 @@ def _short_ids(body: SummaryBody) -> dict[str, SummaryItem]:
 
 
 def _document_summary(body: SummaryBody, short_ids: Iterable[str]) -> list[str]:
-    document = [f' {{"summary_text": {_json(body.summary_text)},']
+    document = [f' {{"summary_text": {canonical_json(body.summary_text)},']
     rest = iter(short_ids)
     for name, items in body.lists.items():
         parts: list[str] = []
         for item, short_id in zip(items, rest, strict=False):
-            parts += (f' {{"text": {_json(item.text)},', f' "message_ids": ["{short_id}"]}},')
+            parts += (f' {{"text": {canonical_json(item.text)},', f' "message_ids": ["{short_id}"]}},')
         document += _document_list(name, parts)
     document[-1] = f"{document[-1][:-1]}}},"
     return document

@@ -75,7 +75,6 @@ class Columns:
         self._stretch_firsts = array("q")
         self._stretch_ends = array("q")
         self._hashed: tuple[bytes, int, int, Any] | None = None
-        self.has_reasoning = False
 
     @property
     def turns(self) -> int:
@@ -127,7 +126,6 @@ class Columns:
             self._ends.append(len(self._wire))
             if message.role != "user":
                 self.other_seqs.append(message.seq)
-            self.has_reasoning = self.has_reasoning or message.reasoning_sent is not None
         units = sendable_units(turn)
         have_media = [any(has_media(message.content) for message in unit.messages) for unit in units]
         self._traits += traits_of([unit.kind for unit in units], have_media)

@@ -90,10 +90,6 @@ class PromptItem:
         """Whether it is a stored message with something left out."""
         return self.message is not None and (self.block is not None or self.inputs_cleared)
 
-    @property
-    def with_reasoning(self) -> bool:
-        return self.message is not None and self.message.reasoning_sent is not None
-
     def json(self) -> bytes:
         """Its canonical JSON, with a leading comma."""
         return b"," + canonical_bytes(self.as_sent())
@@ -121,8 +117,6 @@ class Stretch(NamedTuple):
 class StoredPieces(Protocol):
     """What is sent of the pieces of a past, by position, and of runs of them from position `first` to before `end`."""
 
-    has_reasoning: bool
-
     def items(self, place: int) -> tuple[PromptItem, ...]: ...
     def label(self, place: int) -> str: ...
     def day(self, place: int) -> int | None: ...
@@ -145,11 +139,6 @@ class Run:
     end: int
     tokens: int
     messages: int
-
-    @property
-    def with_reasoning(self) -> bool:
-        past = self.past
-        return past.has_reasoning and any(each.form for each in past.stretches_of_run(self.first, self.end))
 
     def json(self) -> bytes:
         return self.past.json_of_run(self.first, self.end)
@@ -220,9 +209,8 @@ class Prompt:
     def messages(self) -> JsonMessages:
         """The messages in the order they are sent; one of their `pieces` for each part."""
         of_parts = [part.json() for part in self.parts]
-        with_reasoning = any([part.with_reasoning for part in self.parts])  # noqa: C419 - faster than a generator
         pieces = (of_parts[0][1:], *of_parts[1:]) if of_parts else ()
-        return JsonMessages(pieces, self.message_count, with_reasoning=with_reasoning)
+        return JsonMessages(pieces, self.message_count)
 
     def hashed(self) -> tuple[JsonMessages, str, int]:
         """The messages; the SHA-256 (hex) of the canonical JSON of `{messages, tools}`; the bytes of that JSON."""
