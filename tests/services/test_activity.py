@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from app.domain.types import TenantId
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from app.db.database import Database
+from app.db.figures import changed_turns
+from app.domain.types import TenantId, TurnStatus
 from app.services.process_state import Allowance
 from app.services.sessions import create_session
+from app.services.turn.take import cancel_turn
 from app.services.views.activity import Activity, Follower, next_event
-from tests.services.service import Service, service
+from tests.providers.server import serving
+from tests.services.service import TENANT, Service, models_toml, ref_of, service
+from tests.services.test_tools import TOOLS, calls
 
 _ANNA, _BERT = TenantId("anna"), TenantId("bert")
 _TURNS_OF_ANY_TIME = """
@@ -39,3 +50,37 @@ async def _hears_of_a_turn(at: Service, follower: Follower) -> bool:
         if (event.turn_id, event.status) == (turn.id, turn.status):
             return True
     return False
+
+
+class _LatePoll:
+    """A database whose polls are answered only once `answered` is set; `asked` is set when the first has its rows."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.asked, self.answered = asyncio.Event(), asyncio.Event()
+
+    async def run(self, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        found = await self._database.run(work, *given, **named)
+        if work is changed_turns:
+            self.asked.set()
+            await self.answered.wait()
+        return found
+
+
+async def test_a_turn_that_is_listed_while_a_poll_is_under_way_is_watched(database_url: str, tmp_path: Path) -> None:
+    """A turn that had waited for tools for long was forgotten as the poll ended, and its end was no event."""
+    async with serving(calls("a")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        waiting = (await at.turn((await at.session()).id, "Is a paid?", tools=TOOLS)).turn
+        await at.rows("UPDATE turns SET created_at = created_at - interval '1 hour' RETURNING id")
+        late = _LatePoll(at.rt.database)
+        rt = replace(at.rt, database=cast(Database, late))
+        activity = Activity(Allowance("event streams", 2, 0.5), poll_s=0.01)
+        with activity.follow(rt, TENANT) as follower:
+            async with asyncio.timeout(30):
+                await late.asked.wait()
+            assert [each.turn_id for each in await activity.open_turns(rt, TENANT)] == [waiting.id]
+            late.answered.set()
+            await cancel_turn(at.rt, ref_of(waiting.session_id), waiting.id)
+            event = await next_event(follower, 10)
+            assert event is not None
+            assert (event.turn_id, event.status) == (waiting.id, TurnStatus.CANCELLED)

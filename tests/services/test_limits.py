@@ -45,6 +45,7 @@ from tests.providers.server import Answer, Stream, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply
 from tests.services.service import TENANT, Service, chat, model, models_toml, ref_of, service
 from tests.services.test_costs import sold_by
+from tests.services.test_model_faults import unknown_window
 
 ALLOWED = 20
 POSTS = 500
@@ -517,6 +518,15 @@ async def test_a_reservation_is_counted_as_the_provider_counts(
             with pytest.raises(LimitExceeded):
                 await at.turn(session.id, words, max_output_tokens=16)
         assert all(counted["tokens"] <= 3_500 for counted in await usage(at))
+
+
+async def test_a_reservation_is_of_the_window_that_was_learned_for_its_tenant(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(chat("Yes.")) as server, service(database_url, unknown_window(server), folder=tmp_path) as at:
+        session = await at.session(limits={"tokens_total": 10**6})
+        at.rt.catalogue.learn({("main", None): 4096, ("main", TENANT): 2048})
+        assert (await reserved(at, session, "word " * 7_000, None))["tokens"] <= 2048
 
 
 async def test_a_reservation_includes_what_writing_to_the_providers_cache_costs(

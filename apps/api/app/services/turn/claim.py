@@ -221,7 +221,8 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
         prompt = min(ceil(estimated_tokens * ratio), ceiling) if is_counted else ceiling
         return most_of(model, prompt, min(options.max_output_tokens or output, output))
 
-    uses = [most(rt.catalogue.model(alias)) for alias in (rows.model.alias, *rows.model.fallbacks)]
+    fallbacks = [rt.catalogue.model(alias, rows.session.tenant_id) for alias in rows.model.fallbacks]
+    uses = [most(model) for model in (rows.model, *fallbacks)]
     return CallUse(turns, max(use.tokens for use in uses), max(use.usd for use in uses))
 
 
@@ -282,8 +283,8 @@ def _options_again(stored: JsonObject | None, request: OutputsRequest) -> TurnOp
 
 def awake_alias(rt: Runtime, model_alias: str, tenant_id: TenantId) -> str:
     """The alias; while it is known to be down for the tenant, a fallback of it that has an input budget."""
-    fallbacks = rt.catalogue.model(model_alias).fallbacks
-    with_room = tuple(alias for alias in fallbacks if budget_of(rt.catalogue.model(alias), rt.guarded).input_budget > 0)
+    fallbacks = [rt.catalogue.model(alias, tenant_id) for alias in rt.catalogue.model(model_alias).fallbacks]
+    with_room = tuple(model.alias for model in fallbacks if budget_of(model, rt.guarded).input_budget > 0)
     return rt.cooldowns.first_awake(model_alias, with_room, tenant_id)
 
 

@@ -112,11 +112,14 @@ class Activity:
         return {follower.tenant_id for follower in self._followers}
 
     async def _poll(self, rt: Runtime, within_s: float) -> None:
-        watched = [key for key, row in self._known.items() if row["status"] in OPEN_STATUSES]
+        asked = self._known.copy()
+        watched = [key for key, row in asked.items() if row["status"] in OPEN_STATUSES]
         rows = await rt.database.run(
             changed_turns, sorted(self._tenants()), watched, within_s=within_s, limit=_MOST_ROWS
         )
-        before, self._known = self._known, {_key(row): row for row in rows}
+        # Turns that were listed during the statement may have begun long before: the next one asks for them.
+        before, listed = self._known, {key: row for key, row in self._known.items() if key not in asked}
+        self._known = listed | {_key(row): row for row in rows}
         # Every tenant's rows before the last place are there; of its next ones some may not have fitted in.
         last_place = rows[-1]["place"] if len(rows) == _MOST_ROWS else math.inf
         self._miss_some({row["tenant_id"] for row in rows if row["place"] >= last_place - 1})
