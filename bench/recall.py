@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from time import process_time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import asyncpg
 import numpy as np
@@ -25,7 +26,7 @@ from app.db import embedded
 from app.db.database import Database
 from app.db.migrate import upgrade
 from app.domain.types import Message, MessageId, SessionId, SessionRef, TenantId, TurnId
-from app.engine.policy.policy import Recall
+from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.bm25 import Query
 from app.engine.recall.index import packed_terms
 from app.engine.recall.ranking import candidates
@@ -34,7 +35,9 @@ from app.providers.base import Embedded
 from app.services.embeddings import Embeddings
 from app.services.pasts import Pasts
 from app.services.process_state import Chores, Cooldowns
+from app.services.runtime import Runtime
 from app.services.turn.recall import look_up
+from app.services.turn.window_rows import WindowRows
 from app.telemetry.metrics import Telemetry
 from migrations.drift import with_database
 
@@ -130,32 +133,23 @@ async def _timed(database: Database, session_id: SessionId, turns: int, asked: s
 
     Those of Postgres are not in them.
     """
-    recall, telemetry, through_seq = Recall(), Telemetry(()), 2 * turns
+    policy, telemetry, through_seq = ContextPolicy(), Telemetry(()), 2 * turns
     warm = Pasts(2**30, lambda: 0.0, telemetry)
     embeddings, session = _embeddings(telemetry), SessionRef(TenantId("bench"), session_id)
     await embeddings.prepare(session.tenant_id, asked, _stores_nothing)
     message = Message(MessageId(uuid7()), TurnId(uuid7()), through_seq + 1, "user", asked, 0, said_at=datetime.now(UTC))
     took: defaultdict[str, list[float]] = defaultdict(list)
+    rows = cast(WindowRows, SimpleNamespace(session=session, policy=policy, encoding="o200k_base"))
     for _ in range(ROUNDS):
         cold = Pasts(2**30, lambda: 0.0, telemetry)
         for name, pasts, by in (("kept", warm, None), ("kept, by meaning", warm, embeddings), ("not kept", cold, None)):
+            rt = cast(Runtime, SimpleNamespace(pasts=pasts, embeddings=by))
             async with database.begin() as tx:
                 started = process_time()
-                await look_up(
-                    tx,
-                    pasts,
-                    session,
-                    message,
-                    recall,
-                    through_seq=through_seq,
-                    input_budget=INPUT_BUDGET,
-                    encoding="o200k_base",
-                    pack=False,
-                    embeddings=by,
-                )
+                await look_up(tx, rt, rows, message, through_seq, INPUT_BUDGET, pack=False)
                 took[name].append((process_time() - started) * 1000)
         index, started = warm.index(session_id), process_time()
-        candidates(index, Query(asked, through_seq), INPUT_BUDGET, recall.min_score_ratio)
+        candidates(index, Query(asked, through_seq), INPUT_BUDGET, policy.recall.min_score_ratio)
         took["choose"].append((process_time() - started) * 1000)
     return {name: median(times) for name, times in took.items()}
 

@@ -46,8 +46,8 @@ def simulate_command(
 ) -> None:
     """Computes stored turns under other policies and models, side by side. Calls no model and writes nothing."""
     variants = [read_policy(text) for text in policy] if policy else THRESHOLDS
-    tenant_id, session_ids = TenantId(tenant), [SessionId(session) for session in sessions]
-    simulations = with_database(lambda database: _simulate_all(database, tenant_id, session_ids, variants, model or []))
+    refs = [SessionRef(TenantId(tenant), SessionId(session)) for session in sessions]
+    simulations = with_database(lambda database: _simulate_all(database, refs, variants, model or []))
     if as_json:
         typer.echo(orjson.dumps({"sessions": simulations}, default=str, option=orjson.OPT_INDENT_2).decode())
         return
@@ -74,28 +74,24 @@ def read_policy(text: str) -> Variant:
 
 
 async def _simulate_all(
-    database: Database,
-    tenant_id: TenantId,
-    session_ids: list[SessionId],
-    variants: list[Variant] | tuple[Variant, ...],
-    models: list[str],
+    database: Database, sessions: Sequence[SessionRef], variants: Sequence[Variant], models: Sequence[str]
 ) -> list[JsonObject]:
     simulations: list[JsonObject] = []
     with progress_bar("turns") as bar:
         async with command_runtime(read_settings(), database) as rt:
-            for session_id in session_ids:
-                task = bar.add_task(str(session_id), total=None)
+            for session in sessions:
+                task = bar.add_task(str(session.id), total=None)
                 try:
                     simulated = await simulate(
                         rt,
-                        SessionRef(tenant_id, session_id),
+                        session,
                         variants,
                         models,
                         progress=lambda done, of, task=task: bar.update(task, completed=done, total=of),
                     )
                 except NotFound as error:
                     raise OperatorError(
-                        f"the tenant {tenant_id} (--tenant) has no such session: {session_id}"
+                        f"the tenant {session.tenant_id} (--tenant) has no such session: {session.id}"
                     ) from error
                 simulations.append(simulated)
     return simulations
@@ -137,9 +133,9 @@ def _cell(path: tuple[str, ...], show: Callable[[list[Any]], str], figures: list
     return show(figures)
 
 
-def _sum(values: list[int | None]) -> str:
+def _sum(values: list[float | None], form: str = ",", unknown: str = "") -> str:
     known = [value for value in values if value is not None]
-    return f"{sum(known):,}" if len(known) == len(values) else ""
+    return f"{sum(known):{form}}" if len(known) == len(values) else unknown
 
 
 def _tokens_of_a_turn(values: list[list[JsonObject]]) -> str:
@@ -154,11 +150,6 @@ def _turns(values: list[list[int]]) -> str:
         return f"{len(seqs):,}"
     shown = ", ".join(map(str, seqs[:_SHOWN_SEQS])) + (" …" if len(seqs) > _SHOWN_SEQS else "")
     return f"{len(seqs):,} ({shown})"
-
-
-def _dollars(values: list[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{sum(known):,.4f}" if len(known) == len(values) else "unknown"
 
 
 def _targets(kinds: tuple[str, ...], values: list[JsonObject]) -> str:
@@ -185,7 +176,7 @@ _ROWS: tuple[tuple[str, tuple[str, ...], Callable[[list[Any]], str]], ...] = (
     ("prunes", ("prunes",), _turns),
     ("refusals", ("rejections",), _turns),
     ("over the window", ("first_turn_over_the_window",), _over),
-    ("cost, US dollars", ("cost_usd",), _dollars),
+    ("cost, US dollars", ("cost_usd",), partial(_sum, form=",.4f", unknown="unknown")),
     ("turns summarized", ("lost", "turns_folded"), _sum),
     ("messages dropped", ("lost", "actions"), partial(_targets, get_args(DroppedKind))),
     ("messages shortened", ("lost", "actions"), partial(_targets, get_args(ShortenedKind))),

@@ -54,24 +54,16 @@ class EmbeddedPostgres:
     """A hold on the server, which keeps it running. `dsn` is for asyncpg and for SQLAlchemy alike."""
 
     def __init__(self, server: Server, holders: int) -> None:
-        self._server = server
+        self.server = server
         self._holders: int | None = holders
         self.dsn = f"postgresql://postgres@/{DATABASE}?host={quote(str(server.socket_folder))}&port={PORT}"
 
-    def runs(self) -> bool:
-        """Whether the server's main process is alive. Takes a few system calls and no work of the server."""
-        return runs(self._server)
-
-    def bound_log(self) -> None:
-        with contextlib.suppress(OSError):  # its folder is away for a moment
-            bound_log(self._server)
-
     def start_again(self) -> bool:
         """Starts the server again if it has ended; returns whether it did. Raises `EmbeddedPostgresError`."""
-        root = self._server.root
+        root = self.server.root
         try:
             with locked(root / "lock"):
-                started = ensure_running(self._server, initialize=False)
+                started = ensure_running(self.server, initialize=False)
                 if started:
                     with (root / _RESTARTS).open("a") as restarts:
                         restarts.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n")
@@ -84,8 +76,8 @@ class EmbeddedPostgres:
         if self._holders is None:
             return
         holders, self._holders = self._holders, None
-        with contextlib.suppress(FileNotFoundError), locked(self._server.root / "lock"):
-            _let_go(self._server, holders)
+        with contextlib.suppress(FileNotFoundError), locked(self.server.root / "lock"):
+            _let_go(self.server, holders)
 
 
 def count_restarts(dsn: str) -> int:
@@ -203,8 +195,9 @@ def _watch(
 ) -> None:
     tries, ended_at, tried_at, pause_s, problem = 0, 0.0, 0.0, _LOOK_S, ""
     while not over.wait(pause_s):
-        server.bound_log()
-        if server.runs():
+        with contextlib.suppress(OSError):  # its folder is away for a moment
+            bound_log(server.server)
+        if runs(server.server):
             pause_s = _LOOK_S
             tries = 0 if monotonic() - tried_at > _STEADY_S else tries
             continue

@@ -13,7 +13,7 @@ from app.db.driver import Record
 from app.db.sql import OPEN_STATUSES_SQL, insert_from, listed, of_session, paged, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import content_text, joined, tool_calls_from_json
-from app.domain.frozen import names_of, replace
+from app.domain.frozen import names_of
 from app.domain.stored import MessageRecord
 from app.domain.types import (
     OPEN_STATUSES,
@@ -37,6 +37,7 @@ _SIZED_MESSAGES = 128
 """Messages whose sizes one statement computes: the database unpacks each for that."""
 SLICE_BYTES = 8 * 1024 * 1024
 """Most bytes of messages that one statement reads, unless a single message has more."""
+_NOT_SETTLED = (*OPEN_STATUSES, TurnStatus.REJECTED)
 _FIRST_MESSAGES = 16
 """Messages of a window that are read before their sizes are known: as many as most turns find."""
 
@@ -215,15 +216,18 @@ async def window_turns(
             take_bytes(size_bytes)
             await add(await tx.fetch(_MESSAGES, session_id=session_id, after_seq=after, last_seq=through))
     window: list[Turn] = []
+    # Only the latest settled turn can still be unresolved (contract.md, decision 7); the open one always is.
+    settled = [turn["seq"] for turn in turns if turn["id"] in messages and turn["status"] not in _NOT_SETTLED]
+    latest = max(settled, default=0)
     for at, turn in enumerate(turns, 1):
         turn_id, status = TurnId(turn["id"]), STATUS_OF[turn["status"]]
         if turn_id in messages and status is not TurnStatus.REJECTED:
-            unresolved = status is not TurnStatus.COMPLETED or bool(turn["without_output"])
+            failed = step_failed or status is not TurnStatus.COMPLETED or bool(turn["without_output"])
+            unresolved = failed and turn["seq"] >= latest
             window.append(Turn(turn_id, turn["seq"], status, unresolved, tuple(messages[turn_id])))
         if at % _SLICE_TURNS == 0:
             await asyncio.sleep(0)
-    window.sort(key=lambda turn: turn.seq)
-    return _with_unresolved(window, step_failed=step_failed)
+    return sorted(window, key=lambda turn: turn.seq)
 
 
 async def _slices(
@@ -256,17 +260,6 @@ async def _counts(
         _COUNTS, session_id=session_id, first_id=min(message_ids), last_id=max(message_ids), encoding=encoding
     )
     return {row["message_id"]: (row["token_estimate"], row["reasoning_tokens"]) for row in rows}
-
-
-def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
-    """Only the latest settled turn can still be unresolved (contract.md, decision 7); the open one always is."""
-    settled = [turn for turn in turns if turn.status not in OPEN_STATUSES]
-    latest = settled[-1].seq if settled else 0
-    found: list[Turn] = []
-    for turn in turns:
-        unresolved = turn.seq >= latest and (turn.unresolved or step_failed)
-        found.append(turn if turn.unresolved == unresolved else replace(turn, unresolved=unresolved))
-    return found
 
 
 async def messages_in_runs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from app.db.summaries import restart_count
 from app.domain.errors import ProviderError
 from app.domain.frozen import replace
 from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
@@ -17,12 +18,12 @@ from app.engine.window.snapshot import Snapshot
 from app.engine.window.triggers import exact_ratio, is_near_threshold, would_be_pruned
 from app.engine.window.window import lay_out
 from app.providers.registry import Model
-from app.services.runtime import Runtime
+from app.services.runtime import Runtime, retried
 from app.services.turn.gather import read_window, snapshot_of, with_recall_anew
 from app.services.turn.planning import planned, recounted
 from app.services.turn.record import Record
 from app.services.turn.steps import Steps, of_decision
-from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryAttempt, note_emergency, restart_count, summarize
+from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryAttempt, note_emergency, summarize
 from app.services.turn.summarizer_call import SummaryJob
 from app.services.turn.types import TurnOptions, TurnPlan
 from app.services.turn.window_rows import WindowRows, with_all_counts
@@ -41,7 +42,7 @@ async def decide(record: Record, window: WindowRows | None = None) -> TurnPlan:
     if isinstance(decided, SummaryDue):
         return await _decide_with_summary(record, rows, snapshot, decided)
     if decided.summary_worthless:
-        await restart_count(record.rt, rows.session.id, record.turn.claim.seq)
+        await retried(record.rt.database.run)(restart_count, rows.session.id, record.turn.claim.seq - 1)
     return TurnPlan(rows, decided)
 
 

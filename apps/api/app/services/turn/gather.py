@@ -209,18 +209,8 @@ async def _with_evicted(
     message = running[-1].messages[0] if running else query
     if message is None or summary is None or not rows.policy.recall.enabled:
         return rows
-    evicted = await look_up(
-        tx,
-        rt.pasts,
-        rows.session,
-        message,
-        rows.policy.recall,
-        through_seq=summary.to_message_seq,
-        input_budget=budget_of(rows.model, rows.policy).input_budget,
-        encoding=rows.encoding,
-        pack=bool(running),
-        embeddings=rt.embeddings,
-    )
+    input_budget = budget_of(rows.model, rows.policy).input_budget
+    evicted = await look_up(tx, rt, rows, message, summary.to_message_seq, input_budget, pack=bool(running))
     return replace(rows, evicted=evicted)
 
 

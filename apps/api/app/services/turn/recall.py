@@ -54,6 +54,7 @@ from app.services.pasts import Pasts
 from app.services.runtime import Runtime, retried
 from app.services.turn.planning import pack_messages
 from app.services.turn.provider_call import used_row
+from app.services.turn.window_rows import WindowRows
 
 EMBEDDED_A_TURN: Final = 500
 """Messages of one session that get vectors after one turn, rounded up to whole batches."""
@@ -80,21 +81,12 @@ _SIGNS_A_POSTING = 8
 
 
 async def look_up(
-    tx: Transaction,
-    pasts: Pasts,
-    session: SessionRef,
-    message: Message,
-    recall: Recall,
-    *,
-    through_seq: int,
-    input_budget: int,
-    encoding: str,
-    pack: bool,
-    embeddings: Embeddings | None,
+    tx: Transaction, rt: Runtime, rows: WindowRows, message: Message, through_seq: int, input_budget: int, *, pack: bool
 ) -> Evicted:
     """The messages through `through_seq`, all settled, that may be recalled; none if `message` calls for no recall.
     Runs at most one statement for the messages, one for the rest of the index, and one for the vectors. With `pack`
     some of the messages that were stored without packed terms get them."""
+    session, recall, embeddings = rows.session, rows.policy.recall, rt.embeddings
     text, said_day = content_text(message.content), day_said(message)
     room_tokens = most_recalled_tokens(text, recall, input_budget)
     vector = None
@@ -104,12 +96,12 @@ async def look_up(
     has_words = query_terms(text) or (said_day is not None and date_keys(text, said_day))
     if room_tokens <= 0 or not (has_words or vector is not None):
         return Evicted()
-    index, _ = await settled_index(pasts, tx, session.id, through_seq, pack=pack)
-    meaning = await settled_meaning(tx, pasts, session, through_seq, embeddings, text)
+    index, _ = await settled_index(rt.pasts, tx, session.id, through_seq, pack=pack)
+    meaning = await settled_meaning(tx, rt.pasts, session, through_seq, embeddings, text)
     query = Query(text, through_seq, said_day, meaning)
     found = await ranked(index, query, partial(candidates, index, query, room_tokens, recall.min_score_ratio))
     seqs = seqs_of(found)
-    turns = await turns_with(tx, session.id, seqs, encoding) if seqs else ()
+    turns = await turns_with(tx, session.id, seqs, rows.encoding) if seqs else ()
     return Evicted(found, turns)
 
 

@@ -156,7 +156,7 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
     note = AttemptNote(job.rows.turn_seq - 1, called, called and failure is not None, used, lease_id)
     choice, made_by = summarizer.choice if called else None, summarizer.alias
     new = summary and new_summary(session.id, summary, fold.previous, made_by, estimate, choice, usage, job.claim)
-    stored = await _store(rt, session.id, new, note, job.claim)
+    stored = await retried(rt.database.run)(store.store_attempt, session.id, new, note, job.claim)
     return SummaryAttempt(
         summary=summary if stored else None,
         origin=origin,
@@ -199,14 +199,8 @@ async def note_emergency(rt: Runtime, rows: WindowRows, fold: Fold, claim: Claim
         return None
     summary = summary_of(SummaryId(rt.new_id()), fold, body, "emergency")
     new = new_summary(rows.session.id, summary, fold.previous, rows.model.alias, rows.estimate, claim=claim)
-    stored = await _store(rt, rows.session.id, new, AttemptNote(), claim)
+    stored = await retried(rt.database.run)(store.store_attempt, rows.session.id, new, AttemptNote(), claim)
     return summary if stored else None
-
-
-@retried
-async def restart_count(rt: Runtime, session_id: SessionId, turn_seq: int) -> None:
-    """Restarts the turn count towards the mandatory summary at this turn."""
-    await rt.database.run(store.restart_count, session_id, turn_seq - 1)
 
 
 def _breaker_open(rt: Runtime, session: SessionState) -> bool:
@@ -243,14 +237,6 @@ def new_summary(
         created_by_turn_id=claim.turn_id if claim else None,
         created_at=None,
     )
-
-
-@retried
-async def _store(
-    rt: Runtime, session_id: SessionId, new: NewSummary | None, note: AttemptNote, claim: Claim | None
-) -> bool:
-    """Stores the note, and the summary if the one that it replaces is still active and its turn still ours."""
-    return await rt.database.run(store.store_attempt, session_id, new, note, claim)
 
 
 def start_after_turn(
