@@ -71,7 +71,7 @@ async def test_a_turn_that_is_listed_while_a_poll_is_under_way_is_watched(databa
     """A turn that had waited for tools for long was forgotten as the poll ended, and its end was no event."""
     async with serving(calls("a")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         waiting = (await at.turn((await at.session()).id, "Is a paid?", tools=TOOLS)).turn
-        await at.rows("UPDATE turns SET created_at = created_at - interval '1 hour' RETURNING id")
+        await at.rows("UPDATE turns SET created_at = '2026-01-01Z' RETURNING id")
         late = _LatePoll(at.rt.database)
         rt = replace(at.rt, database=cast(Database, late))
         activity = Activity(Allowance("event streams", 2, 0.5), poll_s=0.01)
