@@ -129,6 +129,7 @@ def test_the_hash_in_pieces_is_the_hash_of_the_whole_for_every_form_of_reference
         ["mt", 2, 3],
         ["mb", 2, 2],
         ["s", 2, "text"],
+        *[[letter, 1, 3] for letter in ("k", "h", "e", "l", "p", "pt", "kb")],
     ]
     all_of_them: JsonObject = {"items": [*items, ["s", 3, "text"]], "tools": "tools"}
     for refs in (all_of_them, *({"items": some, "tools": None} for some in ([], *([item] for item in items)))):

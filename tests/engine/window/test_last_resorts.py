@@ -167,7 +167,7 @@ def test_a_marked_message_keeps_every_other_part_word_for_word_and_is_rebuilt_ex
     assert isinstance(ready, Ready)
     assembled = assemble(ready)
     assert assembled.messages[1] == {"role": "user", "content": list(parts)}
-    assert ["j", user.seq] == assembled.refs["items"][1][:2]
+    assert ["p", user.seq] == assembled.refs["items"][1][:2]
     blocks = assembled.blocks
     stored = {message.seq: message for turn in (*snapshot.past.turns, snapshot.current) for message in turn.messages}
     assert set(needed_for(assembled.refs).sha256s) <= set(blocks)

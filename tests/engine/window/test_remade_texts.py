@@ -11,7 +11,7 @@ from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt_refs import SentHashes, rebuilt_parts
 from tests.engine.histories import GUARDED, History, UnitShape, estimate, snapshot_of
 
-_LETTERS: Final = ("k", "h", "e", "l")
+_LETTERS: Final = ("k", "h", "e", "l", "p")
 
 
 def _message(seq: int, role: str) -> Message:
@@ -46,6 +46,7 @@ def test_prompts_that_were_stored_with_shortened_texts_are_rebuilt_to_their_hash
         "h": "87bdeb9dffe0dab76be2f4c3605592218d8111a0eb79736eb2f95c6fdd13da05",
         "e": "f88d2befb5bf75890db784493218d59ade068082b7f9ccd25c87540e2a67d6f6",
         "l": "f3b7141ac98004bc05f51b298ea8d757f1b7ca30ce509e08c4312733a8310887",
+        "p": "14be1743e712250822f5f7caf65e30683c2ff82cbbb65da29b22a245e5993aa9",
     }
 
 

@@ -228,7 +228,7 @@ def test_a_picture_that_left_with_its_turn_is_not_listed_as_marked() -> None:
         TrimAction("media_marked", f"messages:1-{stayed.messages[-1].seq}", "over_budget", 1593, 1),
     ]
     refs: JsonObject = {
-        "items": [["m", stayed.messages[0].seq, result.seq - 1], ["j", result.seq, "0" * 64]],
+        "items": [["m", stayed.messages[0].seq, result.seq - 1], ["p", result.seq, result.seq]],
         "tools": None,
     }
     listed = singly(actions, (gone, stayed), refs, 2_500, estimate)

@@ -28,7 +28,7 @@ _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RANGE: Final = re.compile("(messages|turns):([0-9]{1,13})-([0-9]{1,13})")
 REFS_OF_BLOCKS: Final = frozenset({"b", "w"})
 """Kinds of prompt references (`engine/window/prompt_refs.py`) with only a block; its sha256 is their second member."""
-REFS_OF_RUNS: Final = frozenset("muckhel")
+REFS_OF_RUNS: Final = frozenset("muckhelp")
 """The first letters of references to a range of stored messages."""
 REFS_OF_SHORTENED: Final = frozenset("sj")
 """The first letters of references to a stored message and the block that replaces its content."""

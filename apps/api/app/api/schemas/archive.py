@@ -6,8 +6,9 @@ process as `services/archive/new_rows.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -160,23 +161,22 @@ class SummaryRow(SummaryFields):
 
 _LIST = Field(strict=False)  # JSON has no tuples
 
-_Block = Literal["b", "w"]
-_Run = Literal[
-    "m", "mt", "mb", "u", "c", "ct", "cb", "k", "kt", "kb", "h", "ht", "hb", "e", "et", "eb", "l", "lt", "lb"
-]
-_Shortened = Literal["s", "st", "sb", "j", "jt", "jb"]
-_BRANCHES: Final = {"block": get_args(_Block), "run": get_args(_Run), "shortened": get_args(_Shortened)}
+_KINDS: Final = {
+    "block": re.compile("[bw]"),
+    "run": re.compile("u|[mckhelp][tb]?"),
+    "shortened": re.compile("[sj][tb]?"),
+}
 
 
 def _kind_of_ref(value: object) -> str | None:
     kind = cast("list[object]", value)[0] if isinstance(value, list) and value else None
-    return next((branch for branch, kinds in _BRANCHES.items() if kind in kinds), None)
+    return next((name for name, kinds in _KINDS.items() if isinstance(kind, str) and kinds.fullmatch(kind)), None)
 
 
 Ref = Annotated[
-    Annotated[tuple[_Block, Sha256, Literal["system", "user", "assistant", "tool"]], _LIST, Tag("block")]
-    | Annotated[tuple[_Run, Seq, Seq], _LIST, Tag("run")]
-    | Annotated[tuple[_Shortened, Seq, Sha256], _LIST, Tag("shortened")],
+    Annotated[tuple[str, Sha256, Literal["system", "user", "assistant", "tool"]], _LIST, Tag("block")]
+    | Annotated[tuple[str, Seq, Seq], _LIST, Tag("run")]
+    | Annotated[tuple[str, Seq, Sha256], _LIST, Tag("shortened")],
     Discriminator(_kind_of_ref, custom_error_type="ref", custom_error_message="Is no reference to a part of a prompt"),
 ]
 

@@ -4,10 +4,11 @@ The form is `{"items": [...], "tools": sha256 | null}`. An item is one of these:
 
 - `["b", sha256, role]`: a block.
 - `["m", first_seq, last_seq]`: a run of stored messages with consecutive numbers; `"c"` for messages whose calls were
-  sent without arguments, `"k"` (`"h"` with a handle) for texts that a prune has shortened, and `"e"` (`"l"`) for tool
-  results that were cleared. `["u", first_seq, last_seq]`: only the users' messages of a range.
-- `["s", seq, sha256]`: a stored message whose content is replaced by the text of a block; `"j"` instead of `"s"` when
-  the block is the JSON of a list of parts. `["w", sha256, role]`: a block that is a whole message, of a look-back.
+  sent without arguments, `"k"` (`"h"` with a handle) for texts that a prune has shortened, `"e"` (`"l"`) for tool
+  results that were cleared, and `"p"` for messages whose media are replaced by markers. `["u", first_seq, last_seq]`:
+  only the users' messages of a range.
+- `["s", seq, sha256]`: a stored message whose content is replaced by the text of a block; in older rows `"j"` if the
+  block is the JSON of a list of parts. `["w", sha256, role]`: a block that is a whole message, of a look-back.
   If reasoning was sent with stored messages, all of these letters but `"u"` are followed by `t` (reasoning as text) or
   `b` (the provider's blocks): `"mt"`.
 - `["r", packed, …]`: recalled messages, as packed by `domain/recalled.py`.
@@ -45,15 +46,15 @@ from app.engine.window.prompt import (
     neutral_message,
     without_inputs,
 )
-from app.engine.window.shortening import remade_text
+from app.engine.window.shortening import remade_content
 
 MOST_PROMPT_BYTES: Final = 64 * 1024 * 1024
 """Largest prompt that is rebuilt. No provider accepts a request of this size."""
 MESSAGE_BYTES: Final = 512
 """Bytes counted for each message of a prompt besides its JSON, because it has a row in the prompt's layout."""
 
-_REMADE: Final = frozenset("khel")
-"""The first letters of references to messages whose text is shortened again when the prompt is rebuilt."""
+_REMADE: Final = frozenset("khelp")
+"""The first letters of references to messages that are shortened again when the prompt is rebuilt."""
 _CHANGED: Final = REFS_OF_SHORTENED | _REMADE | {"c"}
 """The first letters of references to messages that were not sent as stored."""
 _MARK_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "", "text": "t", "blocks": "b"}
@@ -109,7 +110,7 @@ def _ref_of(item: PromptItem) -> list[Any]:
         raise ValueError(f"{item.label} has neither a message nor a block")
     if item.message is None:
         return ["w" if item.block.is_message else "b", item.block.sha256, item.block.role]
-    letter, seq = item.block.made_by or ("j" if item.block.is_json else "s"), item.message.seq
+    letter, seq = item.block.made_by or "s", item.message.seq
     # Older versions know no mark here.
     mark = _MARK_OF_FORM[item.message.reasoning_sent] if item.message.role == "assistant" else ""
     return [letter + mark, seq, seq if item.block.made_by else item.block.sha256]
@@ -195,7 +196,7 @@ def how_sent_of(refs: JsonObject) -> HowSent:
 
     def how_sent(message: Message) -> Literal["whole", "shortened", "marked"] | None:
         if kind := shortened.get(message.seq):
-            return "marked" if kind[0] == "j" else "shortened"
+            return "marked" if kind[0] in "jp" else "shortened"
         runs = (needed.runs, needed.user_runs) if message.role == "user" else (needed.runs,)
         return "whole" if any(in_runs(each, message.seq) for each in runs) else None
 
@@ -311,7 +312,7 @@ def _as_sent(message: Message, kind: str) -> Message:
     """The message as references of this kind send it, except for content that is replaced."""
     sent = replace(message, reasoning_sent=_FORM_OF_MARK[kind[1:]])
     if kind[0] in _REMADE:
-        return replace(sent, content=remade_text(message, kind[0]))
+        return replace(sent, content=remade_content(message, kind[0]))
     return without_inputs(sent) if kind[0] == "c" else sent
 
 

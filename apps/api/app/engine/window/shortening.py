@@ -12,7 +12,7 @@ from typing import Final
 from app.domain.audit import ShorteningKind
 from app.domain.content import canonical_json
 from app.domain.frozen import frozen, replace
-from app.domain.types import Message, Pin
+from app.domain.types import Content, Message, Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import sent_tokens
@@ -36,6 +36,8 @@ _LETTERS: Final = {(KEPT_CHARS, False): "k", (KEPT_CHARS, True): "h", (0, False)
 """The letter of prompt references (`prompt_refs.py`) to texts of which so many characters are kept, without and with a
 handle."""
 _KEPT: Final = {letter: kept for kept, letter in _LETTERS.items()}
+_MARKED: Final = "p"
+"""The letter of references to messages with markers in place of their media."""
 _SEARCH_STEPS = 64
 """The search for the longest text that fits stops within one part in this many of its length."""
 _LEAST_PIN_CHARS = 240
@@ -172,9 +174,11 @@ def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate, *, with_
     return _replaced(kind, item, message, block, estimate)
 
 
-def remade_text(message: Message, letter: str) -> str:
-    """The text that `shorten_text` made of this message, from the letter of its reference. Stored prompts are rebuilt
-    with it: a change of what it returns needs new letters."""
+def remade_content(message: Message, letter: str) -> Content:
+    """What `shorten_text` or `mark_media` made of this message, from the letter of its reference. Stored prompts are
+    rebuilt with it: a change of what it returns needs new letters."""
+    if letter == _MARKED:
+        return marked_parts(message.content)
     keep_chars, with_handle = _KEPT[letter]
     return _shorter_text(message, keep_chars, with_handle=with_handle)
 
@@ -201,7 +205,7 @@ def mark_media(item: PromptItem, estimate: Estimate) -> Shortening | None:
     if message is None or item.block is not None or not has_media(message.content):
         return None
     parts = canonical_json(marked_parts(message.content))
-    return _replaced("media_marked", item, message, Block(message.role, parts, is_json=True), estimate)
+    return _replaced("media_marked", item, message, Block(message.role, parts, is_json=True, made_by=_MARKED), estimate)
 
 
 def fit_results(
