@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import re
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import orjson
 import pytest
 
 from app.api.routes.sessions import spooled
 from app.api.schemas.archive import ROWS, SessionRow
+from app.api.schemas.bodies import parse_body
 from app.archive.document import SECTIONS, archived_message
 from app.db.archive import COLUMNS
 from app.domain.content import sha256_hex
@@ -183,6 +186,14 @@ def _sent(document: dict[str, Any], text: str, items: list[Any], *, tools: bool 
     document["audits"][0]["prompt_refs"] = refs
 
 
+def _sees_all(document: dict[str, Any]) -> None:
+    """The first prompt as all messages, with its right hash."""
+    messages = {message["seq"]: archived_message(message) for message in document["messages"]}
+    refs = {"items": [["m", min(messages), min(messages)], ["k", max(messages), max(messages)]], "tools": None}
+    document["audits"][0]["prompt_refs"] = refs
+    document["audits"][0]["prompt_sha256"] = SentHashes({}, messages).sha256(refs)
+
+
 ANY_ID = str(uuid4())
 STORED: dict[str, Any] = {"tools": [], "tool_choice": None, "max_output_tokens": None}
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
@@ -265,6 +276,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a changed hash": (_set("audits.0.prompt_sha256", "0" * 64), "body.audits.0.prompt_sha256"),
     "references without a hash": (_set("audits.0.prompt_sha256", None), "body.audits.0.prompt_sha256"),
     "references to nothing": (_set("audits.0.prompt_refs.items", [["m", 1, 2**60]]), "body.audits.0.prompt_refs"),
+    "references to a later turn, which a fork does not have": (_sees_all, "body.audits.0.prompt_refs"),
     "references of no form": (_set("audits.0.prompt_refs", {"a": 1}), "body.audits.0.prompt_refs"),
     "references of nonsense": (
         _set("audits.0.prompt_refs.items", [[[], {}, None], "abc"]),
@@ -394,3 +406,47 @@ async def test_signed_thoughts_travel_with_their_messages(database_url: str, tmp
             for number in (1, 2, 3):
                 original = await get_prompt(at.rt, ref_of(source), first.turn.id, number)
                 assert as_sent(await get_prompt(at.rt, ref_of(made), turn.id, number)) == as_sent(original)
+
+
+@pytest.mark.parametrize("number", ["1e16", "-1e16", "-0.0", "1e19", "1.8446744073709550e19", "1e300", "0.1", "1e15"])
+async def test_a_prompt_with_any_number_is_rebuilt_after_an_import_and_exported_again(
+    database_url: str, number: str
+) -> None:
+    """Postgres returns 1e16 as an integer and -0.0 as 0.0; the hash of the prompt was checked before that."""
+    async with service(database_url) as at:
+        turn = (await at.turn((await at.session()).id, "Hello.")).turn
+        document = await _export(at, turn.session_id)
+        document["messages"][0]["content"] = [{"type": "text", "text": "Hello.", "x": json.loads(number)}]
+        read = parse_body(orjson.dumps(document))
+        messages = {message["seq"]: archived_message(message) for message in read["messages"]}
+        blocks = {block["sha256"]: block["content"] for block in document["blocks"]}
+        (audit,) = document["audits"]
+        audit["prompt_sha256"] = SentHashes(blocks, messages).sha256(audit["prompt_refs"])
+        for _ in range(2):
+            copied = await at.imported(document)
+            (row,) = await at.rows("SELECT id FROM turns WHERE session_id = :id", id=copied.id)
+            assert (await get_prompt(at.rt, ref_of(copied.id), row["id"], None)).prompt_sha256 == audit["prompt_sha256"]
+            document = await _export(at, copied.id)
+
+
+async def test_a_large_import_to_a_database_that_was_never_analyzed_reads_each_turn_a_few_times(
+    database_url: str,
+) -> None:
+    """The foreign key of each message was checked by reading all turns of its session."""
+    turns = 8_000
+    said = [{"role": role, "content": f"Line {at}."} for at in range(turns) for role in ("user", "assistant")]
+    async with service(database_url) as at:
+        (known,) = await at.rows("SELECT reltuples FROM pg_class WHERE oid = CAST('turns' AS regclass)")
+        assert known["reltuples"] <= 0
+        await at.imported({"messages": said})
+        # What a connection has read is counted when it is idle, or closed.
+        async with asyncio.timeout(60):
+            while True:
+                (read,) = await at.rows(
+                    "SELECT sum(idx_scan) AS scans, sum(idx_tup_read) AS rows FROM pg_stat_user_indexes"
+                    " WHERE relname = 'turns'"
+                )
+                if read["scans"] >= 2 * turns:
+                    break
+                await asyncio.sleep(0.2)
+        assert read["rows"] < turns * turns / 8

@@ -6,10 +6,13 @@ references, hashes. The session of a valid document can be stored, continued and
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, Final, Protocol, TypeAlias, cast
 
+from app.domain.audit import REFS_OF_BLOCKS, REFS_OF_RUNS
 from app.domain.content import sha256_hex, tool_calls_from_json
 from app.domain.errors import ImportRefused, PromptTooLarge
 from app.domain.types import MOST_PINS, MOST_PINS_BYTES, SUMMARY_LISTS, JsonObject, Message, MessageId, TurnId
@@ -57,7 +60,7 @@ def check_document(
         _faults_of_turn_ids(document, turn_seqs),
         _faults_of_messages(document, turn_seqs),
         chain(_faults_of_summaries(document, turn_seqs), _faults_of_blocks(document)),
-        _faults_of_prompts(document, hashes_of, most_prompts_bytes),
+        _faults_of_prompts(document, turn_seqs, hashes_of, most_prompts_bytes),
     ):
         if found := [(f"body.{place}", sentence) for place, sentence in islice(faults, MOST_FAULTS)]:
             raise ImportRefused(found)
@@ -207,7 +210,12 @@ def _faults_of_blocks(document: Mapping[str, Any]) -> Faults:
             yield f"blocks.{at}.sha256", "This is not the hash of the content."
 
 
-def _faults_of_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_bytes: int) -> Faults:
+def _faults_of_prompts(
+    document: Mapping[str, Any], turn_seqs: Mapping[str, int], hashes_of: PromptHashesOf, most_bytes: int
+) -> Faults:
+    messages: list[JsonObject] = sorted(document["messages"], key=itemgetter("seq"))
+    seqs: list[int] = [message["seq"] for message in messages]
+    turns = [turn_seqs[message["turn_id"]] for message in messages]
     hashes = hashes_of(
         {block["sha256"]: block["content"] for block in document["blocks"]},
         {message["seq"]: archived_message(message) for message in document["messages"]},
@@ -231,6 +239,15 @@ def _faults_of_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, m
             continue
         if sha256 != expected:
             yield f"audits.{at}.prompt_sha256", "The rebuilt prompt has another hash."
+        for kind, first, second in refs["items"]:
+            last = second if kind[0] in REFS_OF_RUNS else first
+            if (
+                kind not in REFS_OF_BLOCKS
+                and max(turns[bisect_left(seqs, first) : bisect_right(seqs, last)], default=0)
+                > turn_seqs[audit["turn_id"]]
+            ):
+                yield f"audits.{at}.prompt_refs", "The prompt has a message of a later turn."
+                break
         if hashes.total_bytes > most_bytes:
             yield f"audits.{at}.prompt_refs", f"All prompts together have more than {most_bytes} bytes."
             break

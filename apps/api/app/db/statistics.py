@@ -48,6 +48,18 @@ _IS_LARGE_AND_NEW = sql(f"""
     """)
 
 
+_HAVE_GROWN = sql("""
+    SELECT pg_relation_size(oid) > 4 * 8192 * greatest(relpages, 16) FROM pg_class WHERE oid = CAST('turns' AS regclass)
+    """)
+
+
+async def analyze_grown(tx: Transaction) -> None:
+    """Analyzes the tables if there are four times the turns that the planner knows of. Within a transaction that stores
+    many: each message's foreign key would be checked by reading all turns of its session."""
+    if await tx.fetchval(_HAVE_GROWN):
+        await tx.fetch(ANALYZE)
+
+
 async def analyze_for(tx: Transaction, session_id: SessionId) -> None:
     """Analyzes the tables if the session has over 1,000 messages, and over a tenth of those the planner knows of."""
     if await tx.fetchval(_IS_LARGE_AND_NEW, session_id=session_id):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from math import copysign
 from typing import Any, Final, cast
 
 import orjson
@@ -23,7 +24,9 @@ _OF_A_KEY = "[key]"
 """The end of Pydantic's path if a key of an object is refused."""
 DEEPEST = 64
 MOST_VALUES = 100_000
-_INT64 = 2**63
+_INT64, _UINT64 = 2**63, 2**64
+_WRITTEN_WITH_EXPONENT: Final = 1e16
+"""From this number on floats are written with an exponent; Postgres returns them as integers."""
 _TEXTS: Final = frozenset((
     "arguments", "content", "context", "data", "filename", "input", "instructions", "output", "prompt", "reasoning",
     "reasoning_content", "refusal", "summary_text", "system", "text", "thinking", "title",
@@ -46,7 +49,7 @@ def parse_body(raw: bytes, most_values: int = MOST_VALUES) -> Any:
     A body with too many values is refused before it is parsed, because parsing is one call that blocks all threads.
     orjson refuses NaN, Infinity, numbers beyond a double, bytes that are not UTF-8, and more than 1,024 levels of
     nesting. We also refuse integers beyond 64 bits (orjson would round them), and more than `DEEPEST` levels, which is
-    deeper than any honest body.
+    deeper than any honest body. Numbers are as Postgres returns them: 1e16 is an integer, and -0.0 is 0.0.
 
     Postgres stores neither NUL characters nor halves of surrogate pairs. In the texts of messages they become U+FFFD:
     clients resend all messages, and would be refused for good for one file that a tool has read. Elsewhere, in ids,
@@ -64,7 +67,8 @@ def parse_body(raw: bytes, most_values: int = MOST_VALUES) -> Any:
         except orjson.JSONDecodeError as error:
             reason = f"The body is not valid JSON: {error.msg} at character {error.pos}."
             raise InvalidRequest(reason, ("body",)) from None
-    _check(value, raw)
+    if _check(value, raw):
+        value = _as_returned(value)
     if b"\\u0000" in raw:
         _replace_nul([value])
     return value
@@ -96,10 +100,11 @@ def _marks(raw: bytes, start: int, end: int) -> int:
     return raw.count(b",", start, end) + raw.count(b"[", start, end) + raw.count(b"{", start, end)
 
 
-def _check(value: Any, raw: bytes) -> None:
-    """Checks every value once, level by level, without recursion, which could overflow the stack."""
+def _check(value: Any, raw: bytes) -> bool:
+    """Checks every value once, level by level, without recursion, which could overflow the stack. Returns whether a
+    number may be another one in Postgres."""
     level: list[Any] = [value]
-    huge = False
+    huge = changed = False
     for _depth in range(DEEPEST + 1):
         below: list[Any] = []
         for item in level:
@@ -107,14 +112,34 @@ def _check(value: Any, raw: bytes) -> None:
                 below.extend(cast("dict[str, Any]", item).values())
             elif isinstance(item, list):
                 below.extend(cast("list[Any]", item))
-            elif isinstance(item, (int, float)) and not -_INT64 < item < _INT64:
-                huge = True
+            elif isinstance(item, (int, float)):
+                huge = huge or not -_INT64 < item < _INT64
+                changed = changed or _is_returned_otherwise(item)
         if not below:
             if huge:
                 json.loads(raw, parse_int=_refuse_huge_integer)
-            return
+            return changed
         level = below
     raise InvalidRequest(f"The body nests deeper than {DEEPEST} levels.", ("body",))
+
+
+def _as_returned(value: Any) -> Any:
+    """The value with numbers as Postgres returns them from JSON. Recursive, but no deeper than `DEEPEST`."""
+    if isinstance(value, dict):
+        return {name: _as_returned(each) for name, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_as_returned(each) for each in cast("list[Any]", value)]
+    if _is_returned_otherwise(value):
+        return int(value) if value else 0.0
+    return value
+
+
+def _is_returned_otherwise(value: object) -> bool:
+    if not isinstance(value, float):
+        return False
+    if not value:
+        return copysign(1, value) < 0
+    return abs(value) >= _WRITTEN_WITH_EXPONENT and -_INT64 <= value < _UINT64
 
 
 def _nul_for_half(half: re.Match[bytes]) -> bytes:
@@ -147,7 +172,7 @@ def _replace_nul(value: dict[str, Any] | list[Any], *, is_text: bool = False, is
 
 def _refuse_huge_integer(digits: str) -> int:
     """Only the text tells an integer from a large float: `1e30` is fine, but thirty digits would be rounded."""
-    if len(digits) > 20 or not -_INT64 <= int(digits) < _INT64:
+    if len(digits) > 20 or not -_INT64 <= int(digits) < _UINT64:
         raise InvalidRequest("The body has an integer beyond 64 bits.", ("body",))
     return 0
 

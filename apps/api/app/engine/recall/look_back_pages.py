@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from typing import Final
@@ -348,20 +348,24 @@ def _densest(found: Sequence[tuple[int, str]]) -> list[int]:
     """The position of the rarest item in each of the stretches with most of what is rare; 0 if nothing was found."""
     counts = Counter(what for _, what in found)
     inside, first, value, most, best = Counter[str](), 0, 0.0, 0.0, [0]
-    for at, (place, what) in enumerate(found):
+    rarest = deque[tuple[int, str]]()  # of the items near by: the first of the rarest, and what could follow it as such
+    for place, what in found:
         value += 0 if inside[what] else 1 / counts[what]
         inside[what] += 1
+        while rarest and counts[rarest[-1][1]] > counts[what]:
+            rarest.pop()
+        rarest.append((place, what))
         while found[first][0] < place - _NEAR_CHARS:
             leaving = found[first][1]
             inside[leaving] -= 1
             value -= 0 if inside[leaving] else 1 / counts[leaving]
             first += 1
-        if value > most - _EQUAL:
-            rarest = min(found[first : at + 1], key=lambda match: counts[match[1]])[0]
-            if value > most + _EQUAL:
-                most, best = value, [rarest]
-            elif rarest > best[-1] + _NEAR_CHARS:
-                best.append(rarest)
+        while rarest[0][0] < place - _NEAR_CHARS:
+            rarest.popleft()
+        if value > most + _EQUAL:
+            most, best = value, [rarest[0][0]]
+        elif value > most - _EQUAL and rarest[0][0] > best[-1] + _NEAR_CHARS:
+            best.append(rarest[0][0])
     return best
 
 

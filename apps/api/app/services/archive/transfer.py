@@ -14,7 +14,7 @@ from app.db.audits import as_recorded
 from app.db.database import Transaction
 from app.db.messages import messages_of_turn
 from app.db.sessions import CHANGEABLE, get_session, set_lifetime
-from app.db.statistics import analyze_for
+from app.db.statistics import analyze_for, analyze_grown
 from app.db.turns import append_history, get_turn
 from app.domain.errors import ImportRefused, InvalidRequest, PlimsollError, TurnInProgress, TurnNotLast, existing
 from app.domain.incoming import IncomingMessage
@@ -69,6 +69,7 @@ async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: Bod
             session = await insert_checked(rt, tx, tenant_id, fields)
             while (part := await job.do(ImportJob.next_part)) is not None:
                 await _store(tx, SessionRef(tenant_id, session.id), part)
+                await analyze_grown(tx)
     await analyze_large(rt, session.id)
     return session
 
