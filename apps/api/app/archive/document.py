@@ -239,13 +239,10 @@ def _faults_of_prompts(
             continue
         if sha256 != expected:
             yield f"audits.{at}.prompt_sha256", "The rebuilt prompt has another hash."
-        for kind, first, second in refs["items"]:
+        for kind, first, second in [ref for ref in refs["items"] if ref[0] not in REFS_OF_BLOCKS]:
             last = second if kind[0] in REFS_OF_RUNS else first
-            if (
-                kind not in REFS_OF_BLOCKS
-                and max(turns[bisect_left(seqs, first) : bisect_right(seqs, last)], default=0)
-                > turn_seqs[audit["turn_id"]]
-            ):
+            newest = max(turns[bisect_left(seqs, first) : bisect_right(seqs, last)], default=0)
+            if newest > turn_seqs[audit["turn_id"]]:
                 yield f"audits.{at}.prompt_refs", "The prompt has a message of a later turn."
                 break
         if hashes.total_bytes > most_bytes:
