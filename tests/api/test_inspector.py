@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.api.routes.inspector import CONTENT_SECURITY_POLICY, DOCS_POLICY, answer, read_files
+from app.api.routes.inspector import CONTENT_SECURITY_POLICY, DOCS_POLICY, file_answer, read_files
 from app.domain.errors import NotFound
 from tests.api.conftest import PATIENCE_S, assert_problem, serving, settings_for
 from tests.api.test_auth import client_of, make_key
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 def test_files_with_hashed_names_are_cached_forever_and_the_index_is_revalidated(folder: Path) -> None:
     files = read_files(folder)
     index, script = (
-        answer(files[name], CONTENT_SECURITY_POLICY, None) for name in ("index.html", "assets/index-Ab12.js")
+        file_answer(files[name], CONTENT_SECURITY_POLICY, None) for name in ("index.html", "assets/index-Ab12.js")
     )
     assert index.headers["cache-control"] == "no-cache"
     assert script.headers["cache-control"] == "public, max-age=31536000, immutable"
@@ -41,24 +41,24 @@ def test_files_with_hashed_names_are_cached_forever_and_the_index_is_revalidated
     for each in (index, script):
         assert each.headers["content-security-policy"] == POLICY
         assert each.headers["x-content-type-options"] == "nosniff"
-    again = answer(files["index.html"], CONTENT_SECURITY_POLICY, index.headers["etag"])
+    again = file_answer(files["index.html"], CONTENT_SECURITY_POLICY, index.headers["etag"])
     assert (again.status_code, again.body) == (304, b"")
 
 
 def test_the_page_of_the_api_has_a_policy_of_its_own(folder: Path) -> None:
     docs = read_files(folder)["docs.html"]
-    page = answer(docs, DOCS_POLICY, None)
+    page = file_answer(docs, DOCS_POLICY, None)
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert page.headers["content-security-policy"] == POLICY.partition("; require-trusted")[0]
     assert page.headers["x-content-type-options"] == "nosniff"
-    assert answer(docs, DOCS_POLICY, page.headers["etag"]).status_code == 304
+    assert file_answer(docs, DOCS_POLICY, page.headers["etag"]).status_code == 304
 
 
 @pytest.mark.parametrize("path", ["../inspector_files.py", "assets/../../secret", "/etc/passwd", "assets", "assets/"])
 def test_only_what_was_built_is_there(folder: Path, path: str) -> None:
     (folder.parent / "secret").write_text("secret")
     with pytest.raises(NotFound):
-        answer(read_files(folder).get(path), CONTENT_SECURITY_POLICY, None)
+        file_answer(read_files(folder).get(path), CONTENT_SECURITY_POLICY, None)
 
 
 def test_the_page_needs_no_key_and_the_data_behind_it_does(database_url: str) -> None:

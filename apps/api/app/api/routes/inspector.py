@@ -56,7 +56,7 @@ def read_files(folder: Path = FOLDER) -> dict[str, _File]:
     return {path.relative_to(folder).as_posix(): _file(path, folder) for path in folder.rglob("*") if path.is_file()}
 
 
-def answer(file: _File | None, policy: str, if_none_match: str | None) -> Response:
+def file_answer(file: _File | None, policy: str, if_none_match: str | None) -> Response:
     """Raises `NotFound` if there is no such file."""
     file = existing(file, "page")
     headers = {**_HEADERS, "Content-Security-Policy": policy, "Cache-Control": file.cache_control, "ETag": file.etag}
@@ -95,11 +95,11 @@ async def to_page() -> Response:
 @router.get("/ui/{path:path}")
 async def get_page(path: str, if_none_match: Annotated[str | None, Header()] = None) -> Response:
     """The inspector's page and its files."""
-    return answer(_FILES.get(path or "index.html"), CONTENT_SECURITY_POLICY, if_none_match)
+    return file_answer(_FILES.get(path or "index.html"), CONTENT_SECURITY_POLICY, if_none_match)
 
 
 @router.head("/docs")
 @router.get("/docs")
 async def get_docs(if_none_match: Annotated[str | None, Header()] = None) -> Response:
     """The page of the API reference. Its script is one of the files of `/ui`."""
-    return answer(_DOCS, DOCS_POLICY, if_none_match)
+    return file_answer(_DOCS, DOCS_POLICY, if_none_match)
