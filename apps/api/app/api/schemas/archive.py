@@ -30,7 +30,7 @@ from app.api.schemas.context import ContextOut, SummaryFields
 from app.api.schemas.sessions import SessionIn
 from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, OutputTokens, Seq, Sha256, Speaker, row_of
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
-from app.domain.audit import Audit, CacheBreak
+from app.domain.audit import REFS_OF_BLOCKS, REFS_OF_RUNS, REFS_OF_SHORTENED, Audit, CacheBreak
 from app.domain.errors import ImportRefused, InvalidFields, InvalidRequest
 from app.domain.types import (
     CHAT_OPTIONS,
@@ -162,9 +162,9 @@ class SummaryRow(SummaryFields):
 _LIST = Field(strict=False)  # JSON has no tuples
 
 _KINDS: Final = {
-    "block": re.compile("[bw]"),
-    "run": re.compile("u|[mckhelp][tb]?"),
-    "shortened": re.compile("[sj][tb]?"),
+    "block": re.compile(f"[{''.join(REFS_OF_BLOCKS)}]"),
+    "run": re.compile(f"u|[{''.join(REFS_OF_RUNS - {'u'})}][tb]?"),
+    "shortened": re.compile(f"[{''.join(REFS_OF_SHORTENED)}][tb]?"),
 }
 
 

@@ -46,16 +46,14 @@ from app.engine.window.prompt import (
     neutral_message,
     without_inputs,
 )
-from app.engine.window.shortening import remade_content
+from app.engine.window.shortening import REMADE, remade_content
 
 MOST_PROMPT_BYTES: Final = 64 * 1024 * 1024
 """Largest prompt that is rebuilt. No provider accepts a request of this size."""
 MESSAGE_BYTES: Final = 512
 """Bytes counted for each message of a prompt besides its JSON, because it has a row in the prompt's layout."""
 
-_REMADE: Final = frozenset("khelp")
-"""The first letters of references to messages that are shortened again when the prompt is rebuilt."""
-_CHANGED: Final = REFS_OF_SHORTENED | _REMADE | {"c"}
+_CHANGED: Final = REFS_OF_SHORTENED | REMADE | {"c"}
 """The first letters of references to messages that were not sent as stored."""
 _MARK_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "", "text": "t", "blocks": "b"}
 """What follows the letter of a reference to stored messages."""
@@ -311,7 +309,7 @@ def rebuilt_parts(
 def _as_sent(message: Message, kind: str) -> Message:
     """The message as references of this kind send it, except for content that is replaced."""
     sent = replace(message, reasoning_sent=_FORM_OF_MARK[kind[1:]])
-    if kind[0] in _REMADE:
+    if kind[0] in REMADE:
         return replace(sent, content=remade_content(message, kind[0]))
     return without_inputs(sent) if kind[0] == "c" else sent
 

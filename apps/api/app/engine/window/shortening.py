@@ -38,6 +38,8 @@ handle."""
 _KEPT: Final = {letter: kept for kept, letter in _LETTERS.items()}
 _MARKED: Final = "p"
 """The letter of references to messages with markers in place of their media."""
+REMADE: Final = frozenset({*_KEPT, _MARKED})
+"""The letters of references to messages that are shortened again when a prompt is rebuilt."""
 _SEARCH_STEPS = 64
 """The search for the longest text that fits stops within one part in this many of its length."""
 _LEAST_PIN_CHARS = 240
