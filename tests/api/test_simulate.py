@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.engine.policy.policy import ContextPolicy
-from app.services.views.simulation import MOST_TURNS_DECIDED
+from app.services.views.simulation import MOST_WORK
 from tests.api.conftest import assert_problem, new_session
 
 
@@ -58,7 +58,7 @@ def test_many_policies_and_models_share_the_most_turns_of_a_request(client: http
     body: dict[str, Any] = {"policies": [{}] * 8, "model_aliases": ["offline"] * 4, "max_turns": 3000}
     simulated = client.post(f"/v1/sessions/{sid}/simulate", json=body).json()
     assert len(simulated["policies"]) == 32
-    assert MOST_TURNS_DECIDED // 32 >= 3, "or these three turns would be cut"
+    assert MOST_WORK // 32 >= 3, "or these three turns would be cut"
 
 
 WRONG: dict[str, object] = {

@@ -22,6 +22,7 @@ from uuid_utils.compat import uuid7
 from app.api.schemas.archive import read_import
 from app.domain.errors import InvalidRequest, ProcessBusy
 from app.domain.stored import Counters, NewHistory, NewRows
+from app.domain.types import JsonObject
 from app.services.archive.new_rows import BodyReader, ImportJob
 from app.services.archive.transfer import SMALL_BYTES, export_session
 from app.services.heavy import jobs as heavy
@@ -29,7 +30,7 @@ from app.services.heavy.child import JobFailed, Tools
 from app.services.heavy.jobs import HeavyJobs
 from app.services.sessions import list_sessions
 from app.services.views import simulation
-from app.services.views.simulation import SMALL_TURNS_DECIDED, THRESHOLDS, simulate, variant_of
+from app.services.views.simulation import SMALL_WORK, THRESHOLDS, simulate, variant_of
 from app.tokenizers.counters import Tokenizers
 from tests.services.service import NEWEST, TENANT, Service, ref_of, service
 
@@ -164,7 +165,7 @@ async def test_a_conversation_and_an_export_come_to_the_same_rows_here_and_there
 async def test_a_simulation_in_another_process_answers_what_one_here_does(database_url: str) -> None:
     async with service(database_url) as at:
         session = await at.imported(CONVERSATION)
-        assert 60 * len(THRESHOLDS) > SMALL_TURNS_DECIDED
+        assert 60 * len(THRESHOLDS) > SMALL_WORK
         there = await simulate(at.rt, ref_of(session.id), THRESHOLDS, ["offline"])
         assert len(at.rt.jobs.pids) == 1
         with heavy_jobs(own_processes=False) as jobs:
@@ -173,10 +174,32 @@ async def test_a_simulation_in_another_process_answers_what_one_here_does(databa
         assert here["policies"][0]["summaries"]
 
 
+async def test_a_turn_of_many_calls_counts_as_many_in_a_simulation(database_url: str) -> None:
+    """Four policies look through its rounds for each of its calls: that is no work for a thread of the service."""
+    rounds: list[JsonObject] = []
+    for number in range(23):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+        rounds += [
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": "The ledger and the bank disagree."},
+        ]
+    looped = [{"role": "user", "content": "Compare them."}, *rounds, {"role": "assistant", "content": "Done."}]
+    work = 24 + 24 * 24 // 16
+    async with service(database_url) as at:
+        session = ref_of((await at.imported({"messages": [*looped, *CONVERSATION["messages"][:2]]})).id)
+        for most_work, turns in ((4 * (work + 1), 2), (4 * work, 1), (4 * work - 1, 0)):
+            found = await simulate(at.rt, session, THRESHOLDS, most_work=most_work)
+            assert (found["turns"], found["truncated"]) == (turns, turns < 2)
+            assert {len(policy["per_turn"]) for policy in found["policies"]} == {turns}
+        assert len(THRESHOLDS) == 4
+        assert 2 * 4 <= SMALL_WORK < 4 * work
+        assert len(at.rt.jobs.pids) == 1
+
+
 @pytest.fixture
 def _divided(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every simulation that is not small is divided, as on a machine with several processors and no quota."""
-    monkeypatch.setattr(simulation, "LARGE_TURNS_DECIDED", SMALL_TURNS_DECIDED + 1)
+    monkeypatch.setattr(simulation, "LARGE_WORK", SMALL_WORK + 1)
     _may_run_on(monkeypatch, {0, 1})
     monkeypatch.setattr(heavy, "CPU_QUOTAS", (tmp_path / "none",))
 

@@ -30,7 +30,7 @@ from app.providers.offline import OfflineProvider
 from app.services.heavy.child import receive, send
 from app.services.turn.gather import settled_columns
 from app.services.views.search import look_back, search_session
-from app.services.views.simulation import SMALL_TURNS_DECIDED, Variant, simulate
+from app.services.views.simulation import SMALL_WORK, Variant, simulate
 from app.services.views.turns import get_prompt
 from tests.providers.server import serving
 from tests.services.service import Service, chat, models_toml, ref_of, service
@@ -109,7 +109,7 @@ async def test_what_a_job_in_another_process_gets_is_encoded_off_the_event_loop(
 ) -> None:
     """Of a simulated turn of 30,000 messages that took 420 ms."""
     async with serving(chat("Noted.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
-        session = ref_of(await _long_session(at, SMALL_TURNS_DECIDED + 1))
+        session = ref_of(await _long_session(at, SMALL_WORK + 1))
         with calls_here() as called:
             await simulate(at.rt, session, [Variant("same", {})])
         assert at.rt.jobs.pids

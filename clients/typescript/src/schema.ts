@@ -4184,7 +4184,7 @@ export interface components {
             model_aliases?: string[] | null;
             /**
              * Max Turns
-             * @description Later turns are left out (`truncated`). The limit is lower with many policies and models. Default: `1000`.
+             * @description Later turns are left out (`truncated`). The limit is lower with many policies, models or rounds. Default: `1000`.
              */
             max_turns?: number;
         };

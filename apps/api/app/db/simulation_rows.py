@@ -17,6 +17,19 @@ from app.domain.frozen import names_of
 from app.domain.stored import StoredMessage, StoredTurn
 from app.domain.types import JsonObject, Pin, SessionId, TurnStatus
 
+# A call looks through the rounds before it: 16 of them take as long as a short turn.
+_WITHIN = sql("""
+    SELECT coalesce(max(w.seq), 0) AS seq, CAST(coalesce(max(w.work), 0) AS bigint) AS work FROM (
+        SELECT t.seq, sum(greatest(c.calls, 1) + c.calls * c.calls / 16) OVER (ORDER BY t.seq) AS work
+        FROM turns t
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS calls FROM messages m
+            WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'assistant' AND NOT m.withdrawn
+        ) c
+        WHERE t.session_id = :session_id AND t.seq <= :through_seq
+    ) w WHERE CAST(:most_work AS bigint) IS NULL OR w.work <= :most_work
+    """)
+
 _TURNS = sql(f"""
     SELECT t.id, t.seq, t.status, t.model_alias, {WHOLE_REQUEST}, t.completion_tokens, t.cost_usd, t.created_at,
         t.assistant_output IS NULL AS without_output,
@@ -80,6 +93,15 @@ _TOTALS = sql("""
         WHERE u.session_id = :session_id AND u.purpose = 'summary' AND coalesce(t.seq, 0) <= :through_seq
     ) used
     """)
+
+
+async def turns_within(
+    tx: Transaction, session_id: SessionId, through_seq: int, most_work: int | None
+) -> tuple[int, int]:
+    """The last turn through `through_seq` up to which deciding all turns once is at most `most_work`, and how much it
+    is: 1 for a short turn, and more for one of many calls."""
+    row = await tx.fetch_one(_WITHIN, session_id=session_id, through_seq=through_seq, most_work=most_work)
+    return row["seq"], row["work"]
 
 
 async def stored_turns(

@@ -154,5 +154,6 @@ async def simulate(call: Call, session: SessionInPath, body: schemas.SimulateIn 
     given = call.raw_body.get("policies")
     variants = simulation.THRESHOLDS if given is None else tuple(map(simulation.variant_of, given))
     aliases = body.model_aliases or []
-    most_turns = min(body.max_turns, simulation.MOST_TURNS_DECIDED // (len(variants) * max(1, len(aliases))))
-    return await simulation.simulate(call.rt, session, variants, aliases, most_turns=most_turns)
+    return await simulation.simulate(
+        call.rt, session, variants, aliases, most_turns=body.max_turns, most_work=simulation.MOST_WORK
+    )

@@ -249,7 +249,7 @@ class SimulateIn(In):
         default=1000,
         ge=1,
         le=3000,
-        description="Later turns are left out (`truncated`). The limit is lower with many policies and models.",
+        description="Later turns are left out (`truncated`). The limit is lower with many policies, models or rounds.",
     )
 
     @field_validator("policies")

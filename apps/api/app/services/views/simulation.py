@@ -31,11 +31,12 @@ from app.services.views.simulation_job import Plan, PlannedLane, SimulationJob, 
 BATCH_TURNS = 25
 """Turns that are read and passed on at once, which blocks the event loop for a millisecond or two. The next batch is
 read while this one is computed."""
-SMALL_TURNS_DECIDED = 24
-"""Turns times policies times models up to which a simulation runs in a thread (a tenth of a second)."""
-LARGE_TURNS_DECIDED = 2_000
-"""Turns times policies times models from which a simulation is divided among two processes (a second)."""
-MOST_TURNS_DECIDED = 15_000
+SMALL_WORK = 24
+"""Work of the turns times policies times models up to which a simulation runs in a thread (a tenth of a second)."""
+LARGE_WORK = 2_000
+"""The same from which a simulation is divided among two processes (a second)."""
+MOST_WORK = 15_000
+"""The same, at most, of a request (seconds)."""
 _COST_OF_RECALL: Final = 4
 """What deciding a turn with recall costs, if one without costs 1."""
 Progress = Callable[[int, int], None]
@@ -73,26 +74,31 @@ async def simulate(
     model_aliases: Sequence[str] = (),
     *,
     most_turns: int | None = None,
+    most_work: int | None = None,
     progress: Progress | None = None,
 ) -> JsonObject:
     """Simulates the session's turns under each policy and model. Also reports what happened, and the full history.
-    Without `model_aliases` every turn uses the model that answered it. Turns after `most_turns` are left out, and the
-    answer says so. Raises `NotFound`, `InvalidRequest`."""
+    Without `model_aliases` every turn uses the model that answered it. Turns after `most_turns`, or after
+    `most_work` (1 for a short turn with one policy and model), are left out, and the answer says so. Raises `NotFound`,
+    `InvalidRequest`."""
+    lane_count = len(variants) * max(1, len(model_aliases))
     async with rt.heavy.database.read_only() as tx:
         state = await session_state(tx, session)
         stored = state.last_turn_seq
-        through_seq = stored if most_turns is None else min(stored, most_turns)
+        through_seq, work_of_lane = await store.turns_within(
+            tx,
+            session.id,
+            stored if most_turns is None else min(stored, most_turns),
+            None if most_work is None else most_work // lane_count,
+        )
         pins = await store.dated_pins(tx, session.id)
         aliases = await store.stored_aliases(tx, session.id, through_seq)
     plan = _plan(rt, state, variants, model_aliases, through_seq, pins, aliases)
-    decided = through_seq * len(plan.lanes)
-    divided = decided >= LARGE_TURNS_DECIDED and rt.jobs.has_room_for_two
+    work = work_of_lane * lane_count
+    divided = work >= LARGE_WORK and rt.jobs.has_room_for_two
     parts = _halves(plan.lanes) if divided else [range(len(plan.lanes))]
     async with AsyncExitStack() as stack:
-        jobs = [
-            await stack.enter_async_context(rt.jobs.job(SimulationJob, small=decided <= SMALL_TURNS_DECIDED))
-            for _ in parts
-        ]
+        jobs = [await stack.enter_async_context(rt.jobs.job(SimulationJob, small=work <= SMALL_WORK)) for _ in parts]
         lanes = [tuple(plan.lanes[at] for at in part) for part in parts]
         plans = [replace(plan, lanes=lanes[0]), *(replace(plan, lanes=each, histories={}) for each in lanes[1:])]
         await _all(*(job.do(SimulationJob.begin, each) for job, each in zip(jobs, plans, strict=True)))
