@@ -74,7 +74,8 @@ def chat_service(
 
 def openai_at(address: str, key: str = "none", **options: Any) -> openai.OpenAI:
     """An application that changed its base_url, and nothing else."""
-    return openai.OpenAI(base_url=f"{address}/v1", api_key=key, **options)
+    http = openai.DefaultHttpxClient(verify=NO_TLS)
+    return openai.OpenAI(base_url=f"{address}/v1", api_key=key, **{"http_client": http, **options})
 
 
 class Hasty:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
 import threading
 import time
@@ -35,10 +37,30 @@ def serving(settings: Settings) -> Generator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
+class _Server(uvicorn.Server):
+    """Ends as soon as its requests have: uvicorn notices an end after 0.1 s, and gives it as long again, which would be
+    most of a test's time."""
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        while not self.should_exit:  # noqa: ASYNC110 - a signal or a thread sets it
+            await asyncio.sleep(0.01)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        assert sockets is None, "it has bound its own"
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn's sets
+            await asyncio.sleep(0.01)
+        await self.lifespan.shutdown()
+
+
 @contextmanager
 def running(config: uvicorn.Config) -> Generator[int]:
     """Runs a server in a thread and gives its port."""
-    server = uvicorn.Server(config)
+    server = _Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 60

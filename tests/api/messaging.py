@@ -9,6 +9,7 @@ import httpx
 from anthropic.types import Message
 
 from tests.api.chatting import Chat
+from tests.api.conftest import NO_TLS
 from tests.providers.server import Play
 from tests.providers.wires import ModelReply, Wire
 
@@ -23,7 +24,8 @@ TOOLS: list[Any] = [
 
 def anthropic_at(at: Chat, key: str | None = "none", **options: Any) -> anthropic.Anthropic:
     """An application that changed its base_url, and nothing else."""
-    return anthropic.Anthropic(base_url=at.address, api_key=key, **options)
+    http = anthropic.DefaultHttpxClient(verify=NO_TLS)
+    return anthropic.Anthropic(base_url=at.address, api_key=key, **{"http_client": http, **options})
 
 
 def create(client: anthropic.Anthropic, **asked: Any) -> tuple[httpx.Headers, Message]:

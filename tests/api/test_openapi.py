@@ -1,6 +1,6 @@
 """The OpenAPI document, and every operation of it under generated requests.
 
-`PLIMSOLL_SCHEMATHESIS_EXAMPLES` sets how many examples an operation gets (50 here, always the same; `make fuzz` takes
+`PLIMSOLL_SCHEMATHESIS_EXAMPLES` sets how many examples an operation gets (20 here, always the same; `make fuzz` takes
 400 of them, others each time, and wants to have sent 10,000).
 """
 
@@ -26,7 +26,7 @@ from app.api.openapi import EXAMPLES as EXAMPLES_OF
 from tests.api.conftest import assert_problem, new_session
 from tests.security.routes import ANTHROPIC_PATHS, OPENAI_PATHS, openai_places
 
-_FEW = 50
+_FEW = 20
 _MANY_CASES = 10_000
 EXAMPLES = int(os.environ.get("PLIMSOLL_SCHEMATHESIS_EXAMPLES", _FEW))
 CHECKS: list[Any] = [
