@@ -173,13 +173,14 @@ class _Stream:
 
     async def events(self) -> AsyncGenerator[bytes]:
         """The stream's bytes: the events, a comment after each interval without one, and the last event."""
+        heartbeat_s = self._call.service.heartbeat_s
         try:
             for event in self._early:
                 if encoded := b"".join(self._form.event(event)):
                     yield encoded
             while True:
                 try:
-                    async with asyncio.timeout(self._call.service.heartbeat_s):
+                    async with asyncio.timeout(heartbeat_s):
                         event = await self._pending.get()
                 except TimeoutError:
                     yield b": the model is still silent\n\n"

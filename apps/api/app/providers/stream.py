@@ -26,10 +26,10 @@ MOST_STREAM_BYTES: Final = 64 * 1024 * 1024
 MOST_SILENT_BYTES: Final = 2 * 1024 * 1024
 """Most bytes of a stream without an event (comments and empty lines): enough for a heartbeat per second for a day."""
 _SLICE_BYTES: Final = 1024
-"""Bytes of a stream that are read before other tasks run: 0.2 ms for the smallest events."""
+"""Bytes of a stream that are read at once: 0.2 ms for the smallest events."""
 _WORK_S: Final = 0.001
-"""CPU time of reading after which it pauses for the same time. Other tasks consist of many short steps, so that one of
-their steps for each slice would be too slow for them."""
+"""CPU time of reading after which it pauses for the same time, so that other tasks and the deadline can run. Tasks
+consist of many short steps, so that one of their steps for each slice would be too slow for them."""
 _TRAILER_WAIT_S: Final = 5.0
 _CLOSING_WAIT_S: Final = 0.1
 _LAST_MOMENT_S: Final = 0.05
@@ -312,7 +312,7 @@ async def read_stream(
 async def _read_events(
     chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap, patience: asyncio.Timeout, latest: float
 ) -> None:
-    """Reads all events. Other tasks, and the deadline, can run after every slice. Raises as `read_stream`.
+    """Reads all events. Raises as `read_stream`.
 
     Once the answer is complete, `patience` ends at `latest`, or before.
     """
@@ -354,8 +354,6 @@ async def _sliced(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
             began = thread_time()
             yield chunk[start : start + _SLICE_BYTES]
             worked_s += thread_time() - began
-            if worked_s < _WORK_S:
-                await asyncio.sleep(0)
-            else:
+            if worked_s >= _WORK_S:
                 await asyncio.sleep(worked_s)
                 worked_s = 0.0
