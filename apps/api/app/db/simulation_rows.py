@@ -19,7 +19,9 @@ from app.domain.types import JsonObject, Pin, SessionId, TurnStatus
 
 # A call looks through the rounds before it: 16 of them take as long as a short turn.
 _WITHIN = sql("""
-    SELECT coalesce(max(w.seq), 0) AS seq, CAST(coalesce(max(w.work), 0) AS bigint) AS work FROM (
+    SELECT coalesce(min(w.seq) FILTER (WHERE w.work > CAST(:most_work AS bigint)) - 1, :through_seq) AS seq,
+        coalesce(CAST(max(w.work) FILTER (WHERE (w.work > :most_work) IS NOT TRUE) AS bigint), 0) AS work
+    FROM (
         SELECT t.seq, sum(greatest(c.calls, 1) + c.calls * c.calls / 16) OVER (ORDER BY t.seq) AS work
         FROM turns t
         CROSS JOIN LATERAL (
@@ -27,7 +29,7 @@ _WITHIN = sql("""
             WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'assistant' AND NOT m.withdrawn
         ) c
         WHERE t.session_id = :session_id AND t.seq <= :through_seq
-    ) w WHERE CAST(:most_work AS bigint) IS NULL OR w.work <= :most_work
+    ) w
     """)
 
 _TURNS = sql(f"""

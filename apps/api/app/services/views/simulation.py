@@ -78,8 +78,8 @@ async def simulate(
     progress: Progress | None = None,
 ) -> JsonObject:
     """Simulates the session's turns under each policy and model. Also reports what happened, and the full history.
-    Without `model_aliases` every turn uses the model that answered it. Turns after `most_turns`, or after
-    `most_work` (1 for a short turn with one policy and model), are left out, and the answer says so. Raises `NotFound`,
+    Without `model_aliases` every turn uses the model that answered it. Turns after `most_turns`, or after `most_work`
+    (1 for a short turn with one policy and model), are left out, and the answer says so. Raises `NotFound`,
     `InvalidRequest`."""
     lane_count = len(variants) * max(1, len(model_aliases))
     async with rt.heavy.database.read_only() as tx:
