@@ -74,8 +74,8 @@ def chat_service(
 
 def openai_at(address: str, key: str = "none", **options: Any) -> openai.OpenAI:
     """An application that changed its base_url, and nothing else."""
-    http = openai.DefaultHttpxClient(verify=NO_TLS)
-    return openai.OpenAI(base_url=f"{address}/v1", api_key=key, **{"http_client": http, **options})
+    options.setdefault("http_client", openai.DefaultHttpxClient(verify=NO_TLS))
+    return openai.OpenAI(base_url=f"{address}/v1", api_key=key, **options)
 
 
 class Hasty:

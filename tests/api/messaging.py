@@ -24,8 +24,8 @@ TOOLS: list[Any] = [
 
 def anthropic_at(at: Chat, key: str | None = "none", **options: Any) -> anthropic.Anthropic:
     """An application that changed its base_url, and nothing else."""
-    http = anthropic.DefaultHttpxClient(verify=NO_TLS)
-    return anthropic.Anthropic(base_url=at.address, api_key=key, **{"http_client": http, **options})
+    options.setdefault("http_client", anthropic.DefaultHttpxClient(verify=NO_TLS))
+    return anthropic.Anthropic(base_url=at.address, api_key=key, **options)
 
 
 def create(client: anthropic.Anthropic, **asked: Any) -> tuple[httpx.Headers, Message]:
