@@ -309,6 +309,28 @@ async def test_the_whole_past_stands_under_chosen_policies_beside_what_happened(
         assert await faults(page) == []
 
 
+async def test_a_turn_of_too_many_rounds_for_a_simulation_is_no_session_without_turns(
+    page: Page, api: httpx.Client
+) -> None:
+    messages: list[dict[str, object]] = [{"role": "user", "content": "Read them all."}]
+    for number in range(500):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+        messages.append({"role": "assistant", "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": "It is empty."})
+    messages.append({"role": "assistant", "content": "All are empty."})
+    for sid, sentence in (
+        (
+            api.post("/v1/sessions/import", json={"messages": messages}).raise_for_status().json()["id"],
+            "too many tool rounds",
+        ),
+        (new_session(api), "no turn to simulate yet"),
+    ):
+        await page.goto(f"{page.url.partition('#')[0]}#/sessions/{sid}/what-if")
+        form = page.get_by_role("region", name="The whole session")
+        await form.get_by_role("button", name="Simulate").click()
+        await expect(form.get_by_text(sentence)).to_be_visible()
+
+
 async def heads(form: Locator) -> list[str]:
     await expect(form.get_by_role("columnheader").first).to_be_visible()
     return await form.get_by_role("columnheader").all_inner_texts()

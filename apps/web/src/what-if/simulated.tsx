@@ -52,7 +52,15 @@ export function Simulated({ found }: { found: Simulation }) {
     })),
   ];
   const [happened, ...policies] = lanes;
-  if (found.turns === 0) return <p class="quiet">There is no turn to simulate yet.</p>;
+  if (found.turns === 0) {
+    return (
+      <p class="quiet">
+        {found.truncated
+          ? "The first turn has too many tool rounds for a request. The command plimsoll simulate has no limit."
+          : "There is no turn to simulate yet."}
+      </p>
+    );
+  }
   return (
     <div class="simulated">
       {found.truncated && (

@@ -36,7 +36,7 @@ SMALL_WORK = 24
 LARGE_WORK = 2_000
 """The same from which a simulation is divided among two processes (a second)."""
 MOST_WORK = 15_000
-"""The same, at most, of a request (seconds)."""
+"""The same, at most, of a request (six seconds)."""
 _COST_OF_RECALL: Final = 4
 """What deciding a turn with recall costs, if one without costs 1."""
 Progress = Callable[[int, int], None]
