@@ -127,8 +127,13 @@ async def _appended(tx: Transaction, tenant_id: TenantId) -> object:
     return True
 
 
+async def _exported(tx: Transaction, tenant_id: TenantId) -> object:
+    session = _talked(tenant_id)
+    return await archive.exported_session(tx, session, await archive.fork_point(tx, session.id, None))
+
+
 _CALLS: dict[Callable[..., Any], tuple[_Call, ...]] = {
-    archive.exported_session: (lambda tx, of: archive.exported_session(tx, _talked(of)),),
+    archive.exported_session: (_exported,),
     audits.get_audit: (lambda tx, of: audits.get_audit(tx, _talked(of), _ANSWERED, None),),
     claims.claim_turn: (
         lambda tx, of: claims.claim_turn(tx, _for_answer(of), _NEW_TURN, 30),

@@ -23,20 +23,33 @@ from app.api.schemas.bodies import parse_body
 from app.archive.document import SECTIONS, archived_message
 from app.db.archive import COLUMNS
 from app.domain.content import sha256_hex
-from app.domain.errors import ImportRefused, NotFound
+from app.domain.errors import ImportRefused, NotFound, ProviderError
 from app.domain.types import MOST_PINS, MOST_PINS_BYTES, Pin, SessionId, SessionRef, SummaryId, TenantId, TurnStatus
 from app.engine.window.prompt_refs import SentHashes
 from app.services.archive.transfer import export_session, fork_session
 from app.services.background import purge
 from app.services.learned import Calibrations
 from app.services.sessions import list_sessions, put_pin
-from app.services.summaries import list_summaries, undo_summary
+from app.services.summaries import list_summaries, summarize_now, undo_summary
+from app.services.turn.take import retry_turn
+from app.services.turn.types import TurnOptions
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_prompt, list_turns
 from tests.api.conftest import as_sent
-from tests.providers.server import serving
+from tests.providers.server import Answer, Seen, serving
 from tests.providers.wires import ANTHROPIC
-from tests.services.service import NEWEST, OLDEST, TENANT, Service, model, models_toml, ref_of, service
+from tests.services.service import (
+    NEWEST,
+    OLDEST,
+    TENANT,
+    Service,
+    chat,
+    client_tools,
+    model,
+    models_toml,
+    ref_of,
+    service,
+)
 from tests.services.test_forks import LONG, busy_session, reply, uncounted
 from tests.services.test_purging import grow_old
 from tests.services.test_reasoning import THINKING, anthropic_toml, script_of, two_rounds_and_another_turn
@@ -133,6 +146,47 @@ async def test_an_open_turn_is_not_exported_and_an_empty_session_is(database_url
         assert [summary["created_by_turn_id"] for summary in document["summaries"]] == [None]
         made = await _import(at, document)
         assert (await at.turn(made, "Next.")).turn.seq == 9
+
+
+async def test_an_export_while_a_failed_turn_runs_again_is_of_the_past_before_that_turn(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The summary of after its failure cites the turn's message, which the document does not have."""
+    refusals = [Answer({"error": {"message": "no"}}, status=400)]
+
+    def answer(request: Seen) -> Answer:
+        return refusals.pop() if refusals and client_tools(request) else reply(request)
+
+    def citing(request: Seen) -> Answer:
+        shown = json.loads(request.json["messages"][-1]["content"])["context_messages"]
+        fact = {"text": "The user asked to look it up.", "message_ids": [shown[-1]["id"]]}
+        lists = {"key_facts": [fact], "open_questions": [], "decisions": [], "action_items": []}
+        return chat(json.dumps({"summary_text": "The earlier part.", **lists}))
+
+    async with (
+        serving(model(answer, citing)) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        for number in range(1, 8):
+            await at.turn(session.id, f"Point {number}. {LONG}")
+        with pytest.raises(ProviderError):
+            await at.turn(session.id, "Look it up.", tools=TOOLS)
+        failed = (await list_turns(at.rt, ref_of(session.id), NEWEST)).items[0].id
+        summary = await summarize_now(at.rt, ref_of(session.id))
+        cited = {str(each) for fact in summary.key_facts for each in fact.message_ids}
+        waiting = await retry_turn(at.rt, ref_of(session.id), failed, TurnOptions(tools=TOOLS), "main")
+        assert waiting.turn.status is TurnStatus.AWAITING_TOOLS
+        document = await _export(at, session.id)
+        assert len(document["turns"]) == 7
+        assert cited
+        assert not cited & {message["id"] for message in document["messages"]}
+        assert not document["summaries"]
+        fork = (await fork_session(at.rt, ref_of(session.id), None)).id
+        prompts = [
+            (await at.turn(each, "Next.")).context["prompt_sha256"] for each in (await _import(at, document), fork)
+        ]
+        assert prompts[0] == prompts[1]
 
 
 async def test_counts_are_ours_whatever_a_document_says(database_url: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import. Columns come from `db/tables.py`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -16,9 +16,9 @@ from app.db.audits import BLOCKS_OF_TURNS
 from app.db.database import Transaction, record_of
 from app.db.driver import Record
 from app.db.sessions import CHANGEABLE
-from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_rows, of_session, paged, sql
+from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_rows, paged, sql
 from app.db.turns import WHOLE_REQUEST
-from app.domain.frozen import frozen, names_of, values_of
+from app.domain.frozen import frozen, names_of, replace, values_of
 from app.domain.stored import Counters, NewRows
 from app.domain.types import Content, JsonObject, SessionId, SessionRef, TurnId, TurnStatus
 
@@ -69,6 +69,13 @@ _LINE = sql(f"""
     SELECT x.id, x.previous_summary_id, x.status, {_PAST_SUMMARY} AS past FROM session_summaries x
     WHERE x.session_id = :source
     """)
+_OF_PAST_SUMMARIES: Final = {
+    "previous_summary_id": f"""(SELECT p.id FROM session_summaries p WHERE p.session_id = x.session_id
+        AND p.id = x.previous_summary_id AND {_PAST_SUMMARY.replace("x.", "p.")})""",
+    "created_by_turn_id": "nullif(x.created_by_turn_id, :next_id)",
+    "status": "CASE WHEN x.id = :active_id THEN 'active' ELSE x.status END",
+}
+"""The columns of summaries that are not the same in every past."""
 
 # The count as it was then, from what had restarted it by then: a summary that a turn tried, or that was requested.
 _COUNT_AFTER_SEQ = """
@@ -131,14 +138,7 @@ COPIES: Final[Mapping[str, Statement]] = {
     "message_vectors": _copy(tables.message_vectors, "x.message_seq <= :last_message_seq"),
     "turn_context_audit": _copy(tables.turn_context_audit, _PAST_TURN),
     "prompt_blocks": _copy(tables.prompt_blocks, f"x.sha256 IN ({BLOCKS_OF_TURNS})"),
-    "session_summaries": _copy(
-        tables.session_summaries,
-        _PAST_SUMMARY,
-        previous_summary_id=f"""(SELECT p.id FROM session_summaries p WHERE p.session_id = x.session_id
-            AND p.id = x.previous_summary_id AND {_PAST_SUMMARY.replace("x.", "p.")})""",
-        created_by_turn_id="nullif(x.created_by_turn_id, :next_id)",
-        status="CASE WHEN x.id = :active_id THEN 'active' ELSE x.status END",
-    ),
+    "session_summaries": _copy(tables.session_summaries, _PAST_SUMMARY, **_OF_PAST_SUMMARIES),
     "pins": _copy(tables.pins, "true"),
 }
 """The statements that make a fork, by table, in the order of foreign keys. Usage and responses are not copied."""
@@ -146,7 +146,8 @@ COPIES: Final[Mapping[str, Statement]] = {
 
 @frozen
 class ForkPoint:
-    """Where a past ends: `through_id` is None when it is empty, `next_id` the turn after it, where there is one."""
+    """Where a past ends: `through_id` is None when it is empty, `next_id` the turn after it, where there is one.
+    `active_id` is the summary that is active there."""
 
     through_seq: int
     through_id: TurnId | None
@@ -154,6 +155,12 @@ class ForkPoint:
     next_id: TurnId | None
     next_created_at: datetime | None
     past_version: int
+    active_id: UUID | None
+
+    def values(self, source: SessionId, names: Iterable[str]) -> dict[str, object]:
+        """Of the parameters of a statement those that the past of `source` determines."""
+        values = {"source": source, **values_of(self)}
+        return {name: values[name] for name in names if name in values}
 
 
 @frozen
@@ -173,7 +180,9 @@ class LastTurn:
 
 async def fork_point(tx: Transaction, session_id: SessionId, through_seq: int | None) -> ForkPoint:
     """The last turn through `through_seq` that has ended, as have all before it."""
-    return ForkPoint(**await tx.fetch_one(_POINT, session_id=session_id, through_seq=through_seq))
+    point = ForkPoint(**await tx.fetch_one(_POINT, session_id=session_id, through_seq=through_seq), active_id=None)
+    line = await tx.fetch(_LINE, **point.values(session_id, _LINE.names))
+    return replace(point, active_id=_active(line))
 
 
 async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
@@ -191,17 +200,14 @@ async def copy_past(
 ) -> None:
     """Makes the session `target` with the past of `source` through the point; with `is_branch` a client's list of
     messages can be recognized as its past. Needs a transaction with a snapshot."""
-    values: Mapping[str, object] = {
-        "source": source,
+    of_fork = {
         "target": target,
         "forked_from": {"session_id": source, "turn_id": point.through_id},
         "is_branch": is_branch,
-        **values_of(point),
     }
-    line = await tx.fetch(_LINE, **{name: values[name] for name in _LINE.names})
-    values = {**values, "active_id": _active(line)}
     for statement in COPIES.values():
-        await tx.execute(statement, **{name: values[name] for name in statement.names})
+        of_target = {name: value for name, value in of_fork.items() if name in statement.names}
+        await tx.execute(statement, **of_target, **point.values(source, statement.names))
 
 
 def _active(summaries: Sequence[Record]) -> UUID | None:
@@ -251,22 +257,26 @@ _SECTIONS: Final[Mapping[str, _Section]] = {
 }
 COLUMNS: Final = {name: section.columns for name, section in _SECTIONS.items()}
 """The columns of each section's rows that an export has."""
-_SESSION_COLUMNS = ", ".join(
-    ("id", *(name for name in CHANGEABLE if name != "limits"), "summary_count_after_seq", "created_at", "updated_at")
-)
+_SESSION_COLUMNS = ", ".join(("id", *(name for name in CHANGEABLE if name != "limits"), "created_at", "updated_at"))
 
-_EXPORTED_SESSION = sql(f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id")
+_EXPORTED_SESSION = sql(f"""
+    SELECT {_SESSION_COLUMNS}, {_COUNT_AFTER_SEQ} AS summary_count_after_seq FROM sessions x
+    WHERE id = :source AND tenant_id = :tenant_id
+    """)
 
 
 def _exported_after(section: _Section) -> Statement:
     """The statement for the rows of a section that follow those with the key `key_0`, …; each row has its key."""
     keys, table = section.keys, section.table.name
     columns = [WHOLE_REQUEST if column == "request" else f"x.{column}" for column in section.columns]
-    rows = f"{table} x WHERE x.session_id = :session_id"
+    rows = f"{table} x WHERE x.session_id = :source"
+    if section.table is tables.session_summaries:
+        columns = [f"{_OF_PAST_SUMMARIES.get(column, f'x.{column}')} AS {column}" for column in section.columns]
+        rows += f" AND {_PAST_SUMMARY}"
     if keys[0] == "t.seq":
         turn_id = "id" if section.table is tables.turns else "turn_id"
         rows = f"""turns t JOIN {table} x ON x.session_id = t.session_id AND x.{turn_id} = t.id
-            WHERE t.session_id = :session_id AND t.seq >= :key_0 AND t.seq <= :through_seq"""
+            WHERE t.session_id = :source AND t.seq >= :key_0 AND t.seq <= :through_seq"""
     text = f"""
         SELECT {", ".join(columns)}, {", ".join([f"{key} AS key_{at}" for at, key in enumerate(keys)])} FROM {rows}
             AND ({", ".join(keys)}) > ({", ".join([f":key_{at}" for at in range(len(keys))])})
@@ -278,9 +288,10 @@ def _exported_after(section: _Section) -> Statement:
 _EXPORTED = {name: _exported_after(section) for name, section in _SECTIONS.items()}
 
 
-async def exported_session(tx: Transaction, session: SessionRef) -> JsonObject | None:
+async def exported_session(tx: Transaction, session: SessionRef, point: ForkPoint) -> JsonObject | None:
     """The session's own members in an export; None when the tenant has no such session."""
-    return await tx.fetch_record(JsonObject, _EXPORTED_SESSION, **of_session(session))
+    of_point = point.values(session.id, _EXPORTED_SESSION.names)
+    return await tx.fetch_record(JsonObject, _EXPORTED_SESSION, tenant_id=session.tenant_id, **of_point)
 
 
 async def exported_rows(
@@ -288,21 +299,14 @@ async def exported_rows(
 ) -> AsyncGenerator[list[JsonObject]]:
     """A section's rows through the point, in the order a document has them, in pages of bounded size."""
     statement = _EXPORTED[section]
-    of_point = {"through_seq": point.through_seq} if "through_seq" in statement.names else {}
+    of_point = point.values(session_id, statement.names)
     after: JsonObject = {f"key_{at}": _SECTIONS[section].before_all for at in range(len(_SECTIONS[section].keys))}
     more = True
     while more:
-        page = await tx.fetch_page(JsonObject, statement, _PAGE_ROWS, session_id=session_id, **of_point, **after)
-        yield [_settled({name: row[name] for name in COLUMNS[section]}, point) for row in page.rows]
+        page = await tx.fetch_page(JsonObject, statement, _PAGE_ROWS, **of_point, **after)
+        yield [{name: row[name] for name in COLUMNS[section]} for row in page.rows]
         more = page.has_more
         after = {name: page.rows[-1][name] for name in after} if more else after
-
-
-def _settled(row: JsonObject, point: ForkPoint) -> JsonObject:
-    """Removes the reference of a summary to the turn after the point, which is not exported."""
-    if point.next_id is not None and row.get("created_by_turn_id") == point.next_id:
-        return row | {"created_by_turn_id": None}
-    return row
 
 
 # A pin or a summary of a later time would keep the session from being purged, and a turn would be a change of then.

@@ -43,9 +43,8 @@ async def export_session(rt: Runtime, session: SessionRef) -> AsyncGenerator[tup
     client. Raises `NotFound`, and as `HeavyWork.slot`.
     """
     async with rt.heavy.slot(session.tenant_id) as database, database.begin(snapshot=True) as tx:
-        exported = existing(await store.exported_session(tx, session), "session")
         point = await store.fork_point(tx, session.id, None)
-        yield "session", exported
+        yield "session", existing(await store.exported_session(tx, session, point), "session")
         for section in SECTIONS:
             async for rows in store.exported_rows(tx, session.id, section, point):
                 yield section, await _spelled_out(tx, session.id, rows) if section == "audits" else rows
