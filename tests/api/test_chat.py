@@ -321,6 +321,7 @@ def test_a_parameter_without_effect_is_refused_by_name(
         with pytest.raises(openai.BadRequestError) as refused:
             at.client.chat.completions.create(model="main", messages=[user("Hi")], extra_body={field: value})
         assert (refused.value.param, refused.value.type) == (field, "invalid_request_error")
+        assert "The provider" not in refused.value.message
         assert at.http.get("/v1/sessions").json()["items"] == []
         assert at.model.hits == 0
 

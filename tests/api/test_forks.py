@@ -111,6 +111,15 @@ def test_a_turn_that_is_run_again_keeps_its_tools_unless_the_body_has_others_or_
     assert (answer.json()["context"]["regions"]["tools"] > 0) is has_tools
 
 
+def test_a_turn_that_is_run_again_without_tools_cannot_require_a_call(client: httpx.Client) -> None:
+    source = new_session(client)
+    last = post_turn(client, source, "Two", tools=[TOOL], tool_choice="auto")
+    body: dict[str, Any] = {"tools": [], "tool_choice": "required"}
+    answer = client.post(f"/v1/sessions/{source}/turns/{last['id']}/regenerate", json=body)
+    assert assert_problem(answer, 422, "invalid_request")["errors"][0]["where"] == "body.tool_choice"
+    assert [session["id"] for session in client.get("/v1/sessions").json()["items"]] == [source]
+
+
 def test_only_a_last_turn_that_has_ended_is_run_again(client: httpx.Client) -> None:
     source = new_session(client)
     first = post_turn(client, source, "One")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
@@ -23,6 +24,7 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks as openapi_checks
 
 from app.api.openapi import EXAMPLES as EXAMPLES_OF
+from app.api.schemas.values import PATTERNS_IN_WORDS
 from tests.api.conftest import assert_problem, new_session
 from tests.security.routes import ANTHROPIC_PATHS, OPENAI_PATHS, openai_places
 
@@ -137,6 +139,17 @@ def test_no_field_of_a_request_that_has_a_default_looks_required(client: httpx.C
     stream = schemas["TurnIn"]["properties"]["stream"]
     assert "default" not in stream
     assert "Default: `false`." in stream["description"]
+
+
+def test_every_pattern_of_a_request_has_words_that_an_error_says_in_its_place(client: httpx.Client) -> None:
+    patterns = set(re.findall(r'"pattern":("(?:[^"\\]|\\.)*")', client.get("/openapi.json").text))
+    assert {json.loads(pattern) for pattern in patterns} <= PATTERNS_IN_WORDS.keys()
+    session_id = new_session(client)
+    answer = client.post(f"/v1/sessions/{session_id}/turns", json={"content": "Hi"}, headers={"Idempotency-Key": "a b"})
+    problem = assert_problem(answer, 422, "invalid_request")
+    assert problem["detail"] == "header.Idempotency-Key: Must have 1 to 255 visible ASCII characters"
+    answer = client.get(f"/v1/sessions/{session_id}/messages?ids=1")
+    assert "separated by commas" in assert_problem(answer, 422, "invalid_request")["detail"]
 
 
 def test_an_unknown_parameter_of_a_query_is_refused_but_by_the_vendors_routes(client: httpx.Client) -> None:

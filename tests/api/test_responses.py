@@ -336,6 +336,7 @@ def test_a_response_with_store_false_leaves_nothing_in_the_database(
             with pytest.raises(openai.BadRequestError) as refused:
                 at.client.responses.create(model="main", input="More", previous_response_id=response.id)
             assert refused.value.code == "previous_response_not_found"
+            assert "There is no such previous response." in refused.value.message
 
 
 def test_a_tool_loop_with_store_false_sends_the_clients_reasoning_back(database_url: str, tmp_path: Path) -> None:

@@ -37,8 +37,7 @@ def test_shares_that_can_be_read_in_neither_unit_are_refused_with_both_readings(
     shares = {"goal_pct": 0.15, "pinned_files_pct": 50, "map_pct": 50, "reserved_for_output_pct": 10}
     answer = design.http.post("/v1/sessions", json={"policy": {"preset": "allocated", "allocation": shares}})
     problem = assert_problem(answer, 422, "invalid_request")
-    assert "as fractions of 1" in problem["detail"]
-    assert "as percents 110.15" in problem["detail"]
+    assert "percent if they are fractions, 110.15 percent if they are percents" in problem["detail"]
 
 
 def test_while_the_whole_prompt_fits_nothing_is_trimmed_and_shares_are_not_enforced(design: Design) -> None:

@@ -63,7 +63,7 @@ def test_shares_of_more_than_all_are_refused_with_both_readings(given: Any, frac
     with pytest.raises(InvalidRequest) as refused:
         in_our_names({"allocation": given})
     assert refused.value.where == ("policy", "allocation")
-    assert f"fractions of 1 {fractions} percent, read as percents {percents}" in refused.value.detail
+    assert f"{fractions} percent if they are fractions, {percents} percent if they are percents" in refused.value.detail
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ class NotFound(PlimsollError):
     code = "not_found"
 
     def __init__(self, noun: str, advice: str = "") -> None:
-        super().__init__(f"There is no such {noun}. {advice}".rstrip())
+        super().__init__(f"There is no such {noun.replace('_', ' ')}. {advice}".rstrip())
         self.noun = noun
 
 

@@ -14,9 +14,10 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api import problems
-from app.api.direct_route import UUID_TEXT, Call, DirectRoute, SessionInPath
+from app.api.direct_route import Call, DirectRoute, SessionInPath
 from app.api.openapi import WRITE, FromSeq, IdempotencyKey, OldestFirst, event_stream, refusals
 from app.api.schemas import turns as schemas
+from app.api.schemas.values import UUIDS
 from app.api.streaming import answer_turn, encoded_event
 from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json, tool_name
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, NotFound, PlimsollError
@@ -37,7 +38,7 @@ router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["turns"], route_cla
 MessageIds = Annotated[
     str | None,
     Query(
-        pattern=f"^{UUID_TEXT.pattern}(?:,{UUID_TEXT.pattern}){{0,99}}$",
+        pattern=UUIDS,
         description="Only these ids: at most 100, separated by commas, all on one page.",
     ),
 ]
@@ -173,7 +174,7 @@ def turn_request(call: Call, body: schemas.TurnIn | schemas.RegenerateIn) -> Tur
     if body.model_alias is not None:
         check_alias(call.rt, body.model_alias)
     raw: JsonObject = call.raw_body
-    has_own = isinstance(body, schemas.RegenerateIn)
+    has_own = isinstance(body, schemas.RegenerateIn) and body.tools is None
     tools, tool_choice = chosen_tools(raw.get("tools") or (), raw.get("tool_choice"), has_own=has_own)
     policy: JsonObject | None = raw.get("policy")
     return TurnRequest(

@@ -5,11 +5,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from app.api.schemas.chat import CallId, ChatMetadata
 from app.api.schemas.content import TextOrParts, TextPart
-from app.api.schemas.values import Answer, In, NotEmpty, Open, VendorIn, optional
+from app.api.schemas.values import (
+    Answer,
+    ClearThinking,
+    In,
+    MessagesToolName,
+    NotEmpty,
+    Open,
+    VendorIn,
+    optional,
+)
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
 
 
@@ -125,7 +134,7 @@ class MessagesTool(Open):
     """A tool that the client runs. Tools that Anthropic defines or runs are not supported."""
 
     type: Literal["custom"] | None = None
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+    name: MessagesToolName
     description: str | None = None
     input_schema: dict[str, Any]
 
@@ -206,7 +215,7 @@ class ClearToolUsesEdit(In):
 class ClearThinkingEdit(Open):
     """No effect: reasoning is sent in the running tool loop only."""
 
-    type: Annotated[str, StringConstraints(pattern=r"^clear_thinking_[0-9]{8}$")]
+    type: ClearThinking
 
 
 class CompactEdit(In):

@@ -66,19 +66,28 @@ class Open(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
 
+_ID = "^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$"
 Id = Annotated[
     str,
-    StringConstraints(pattern="^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$"),
+    StringConstraints(pattern=_ID),
     WithJsonSchema({"type": "string", "format": "uuid"}),
 ]
 
 OutputTokens = Annotated[SmallSeq | None, Field(description="Clamped to the output reserve.")]
 
-Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+_SHA256 = "^[0-9a-f]{64}$"
+Sha256 = Annotated[str, StringConstraints(pattern=_SHA256)]
 
 NotEmpty = Annotated[str, StringConstraints(min_length=1)]
 
-FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+_FUNCTION_NAME = "^[A-Za-z0-9_-]{1,64}$"
+FunctionName = Annotated[str, StringConstraints(pattern=_FUNCTION_NAME)]
+
+_MESSAGES_TOOL_NAME = "^[A-Za-z0-9_-]{1,128}$"
+MessagesToolName = Annotated[str, StringConstraints(pattern=_MESSAGES_TOOL_NAME)]
+
+_CLEAR_THINKING = "^clear_thinking_[0-9]{8}$"
+ClearThinking = Annotated[str, StringConstraints(pattern=_CLEAR_THINKING)]
 
 Seq = Annotated[int, Field(ge=1, le=LARGEST)]
 
@@ -86,7 +95,13 @@ _SPEAKER = r"^[^\s\x00-\x1f\x7f<|\\/>]{1,64}$"
 Speaker = Annotated[str, StringConstraints(pattern=_SPEAKER)]
 """The name of one of several people or agents, in the form that OpenAI accepts: it is sent to providers unchanged."""
 
-Dollars = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}(\.[0-9]{1,10})?$")]
+_DOLLARS = r"^[0-9]{1,9}(\.[0-9]{1,10})?$"
+Dollars = Annotated[str, StringConstraints(pattern=_DOLLARS)]
+
+IDEMPOTENCY_KEY = "^[!-~]{1,255}$"
+WITHOUT_NUL = r"^[^\x00]*$"
+_UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+UUIDS = f"^{_UUID}(?:,{_UUID}){{0,99}}$"
 
 
 def _instant(value: str) -> str:
@@ -106,8 +121,17 @@ Instant = Annotated[
 PATTERNS_IN_WORDS = {
     _SPEAKER: r"Must have 1 to 64 characters without blanks and < > | \ /",
     _INSTANT: "Must be a time in UTC such as 2026-05-08T13:56:00Z",
+    _FUNCTION_NAME: "Must have 1 to 64 letters of English, digits, - and _",
+    _MESSAGES_TOOL_NAME: "Must have 1 to 128 letters of English, digits, - and _",
+    _CLEAR_THINKING: "Must be compact_20260112, clear_tool_uses_20250919, or clear_thinking_ and a date",
+    _ID: "Must be a UUID in lower case",
+    _SHA256: "Must have 64 hexadecimal digits in lower case",
+    _DOLLARS: "Must be an amount such as 0.0125, with at most 10 decimals",
+    IDEMPOTENCY_KEY: "Must have 1 to 255 visible ASCII characters",
+    WITHOUT_NUL: "Must have no NUL character",
+    UUIDS: "Must be at most 100 UUIDs, separated by commas",
 }
-"""What people write by hand, and what an error says of it in place of the pattern."""
+"""What an error says in place of each pattern."""
 
 
 def answer_of(record: type[Any], base: type[BaseModel] = Answer) -> type[BaseModel]:

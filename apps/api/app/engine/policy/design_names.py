@@ -59,8 +59,8 @@ def _percents(value: object) -> object:
     if sum((defaults | read).values()) > 100 + SUM_ROUNDING:
         of_fractions, of_percents = (sum((defaults | each).values()) for each in (as_fractions, shares))
         raise ValueError(
-            f"shares out more than 100 percent: read as fractions of 1 {of_fractions:g} percent, read as percents "
-            f"{of_percents:g}, each with the defaults of what is left out"
+            f"shares out more than 100 percent: {of_fractions:g} percent if they are fractions, {of_percents:g} "
+            "percent if they are percents, each with the defaults of what is left out"
         )
     return read
 

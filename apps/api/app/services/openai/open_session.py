@@ -15,7 +15,7 @@ from app.db.turns import newest_of, page_of_turns, turn_by_key, turn_numbers, tu
 from app.domain.errors import InvalidRequest, NotFound, RetryLater, existing
 from app.domain.frozen import frozen, replace
 from app.domain.responses import Lifetime
-from app.domain.types import JsonObject, Session, SessionId, SessionRef, TenantId, TurnStatus
+from app.domain.types import CHAT_OPTIONS, JsonObject, Session, SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions
 from app.openai.new_messages import Anchor, goes_on, with_reply
 from app.services.archive.transfer import fork_session, fork_within
@@ -102,7 +102,11 @@ def check_options(rt: Runtime, request: ChatRequest) -> None:
     provider = rt.catalogue.provider(request.model_alias)
     unknown = sorted(request.options.provider_options.keys() - provider.options)
     if unknown and not provider.takes_any_option:
-        raise InvalidRequest(f"The provider of this model does not know {unknown[0]}.", ("body", unknown[0]))
+        name = unknown[0]
+        why = f"The provider of this model does not support {name}."
+        if name not in CHAT_OPTIONS:
+            why = f"There is no field {name}; only an alias with pass_unknown passes it on to its provider."
+        raise InvalidRequest(why, ("body", name))
     wanted = request.options.provider_options.get("response_format")
     if wanted is not None and wanted["type"] not in provider.response_formats:
         known = " or ".join(sorted(provider.response_formats))
