@@ -13,7 +13,7 @@ import pytest
 from tests.api.chatting import TOOLS, Chat, chat_service, openai_at, say
 from tests.api.test_auth import make_key
 from tests.api.test_responses import TOOLS as FUNCTIONS
-from tests.providers.server import Answer
+from tests.providers.server import Answer, Seen
 
 SYSTEM: Any = {"role": "system", "content": "Answer in one line."}
 
@@ -86,6 +86,25 @@ def test_a_branch_with_other_outputs_of_tools_has_these_alone(database_url: str,
         assert post(at, [*begun, paid, user("Well?")], tools=TOOLS)[0] == session_id
         assert post(at, [*begun, due], tools=TOOLS)[0] != session_id
         assert [message["content"] for message in at.sent()] == ["Look up", None, "due"]
+
+
+def test_a_branch_within_a_turn_has_all_of_its_list_though_a_reply_reads_like_an_earlier_one(
+    database_url: str, tmp_path: Path
+) -> None:
+    def refuse(_request: Seen) -> Answer:
+        return Answer({"error": {"message": "no"}}, status=400)
+
+    with chat_service(database_url, tmp_path, say("Ok."), say(None, "c1"), refuse, say("Fine.")) as at:
+        history: list[Any] = []
+        talk(at, history, "Hi")
+        history.append(user("One thing."))  # it is one message with the next one there
+        talk(at, history, "Look up", tools=TOOLS)
+        paid, due = ({"role": "tool", "tool_call_id": "c1", "content": content} for content in ("paid", "due"))
+        with pytest.raises(openai.BadRequestError):
+            post(at, [*history, paid, user("Well?")], tools=TOOLS)
+        post(at, [*history, due, {"role": "assistant", "content": "Ok."}, user("And?")], tools=TOOLS)
+        texts = ["Hi", "Ok.", "One thing.\n\nLook up", None, "due", "Ok.", "And?"]
+        assert [message["content"] for message in at.sent()] == texts
 
 
 def test_two_conversations_with_the_same_beginning_are_never_mixed(database_url: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ A test checks real answers against the classes that describe them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import fields
 from datetime import datetime
@@ -100,8 +101,8 @@ Dollars = Annotated[str, StringConstraints(pattern=_DOLLARS)]
 
 IDEMPOTENCY_KEY = "^[!-~]{1,255}$"
 WITHOUT_NUL = r"^[^\x00]*$"
-_UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-UUIDS = f"^{_UUID}(?:,{_UUID}){{0,99}}$"
+UUID_TEXT = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+UUIDS = f"^{UUID_TEXT.pattern}(?:,{UUID_TEXT.pattern}){{0,99}}$"
 
 
 def _instant(value: str) -> str:

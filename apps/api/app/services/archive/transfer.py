@@ -118,20 +118,22 @@ async def fork_session(
         return await _fork(tx, rt, session, through_seq, lifetime)
 
 
-async def fork_within(rt: Runtime, session: SessionRef, turn_id: TurnId, reply_seq: int, lifetime: Lifetime) -> Session:
-    """A fork that ends within a turn, with the reply of this number, whose tool calls wait for their outputs there.
-    Raises as `fork_session`."""
+async def fork_within(
+    rt: Runtime, session: SessionRef, turn_id: TurnId, reply_seq: int, lifetime: Lifetime
+) -> tuple[Session, TurnId | None]:
+    """A fork that ends within a turn, with the reply of this number, whose tool calls wait for their outputs there; and
+    the id that the turn has there, None if its messages were withdrawn. Raises as `fork_session`."""
     async with rt.database.autocommit() as tx:
         turn = existing(await get_turn(tx, session, turn_id), "turn")
         messages = await messages_of_turn(tx, session.id, turn_id)
     incoming = [
         IncomingMessage.of_stored(at, message) for at, message in enumerate(messages) if message.seq <= reply_seq
     ]
-    history = await draft_history(rt, turn.model_alias, cut_turns(incoming))  # none if all of them were withdrawn
+    history = await draft_history(rt, turn.model_alias, cut_turns(incoming))
     async with _of_source(rt, session) as tx:
         forked = await _fork(tx, rt, session, turn.seq - 1, lifetime)
         await append_history(tx, SessionRef(session.tenant_id, forked.id), history)
-    return forked
+    return forked, history[-1].last_turn_id if history else None
 
 
 async def fork_before_last(

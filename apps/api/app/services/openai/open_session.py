@@ -206,7 +206,8 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
     messages = await rt.database.run(messages_of_turn, session.id, turn.turn_id)
     reply_seq = max((message.seq for message in messages if message.role == "assistant"), default=0)
     if messages and messages[-1].seq > reply_seq > 0:  # outputs of its calls, which the list may have otherwise
-        forked = await fork_within(rt, session, turn.turn_id, reply_seq, Lifetime.FOR_ANSWER)
+        forked, turn_id = await fork_within(rt, session, turn.turn_id, reply_seq, Lifetime.FOR_ANSWER)
+        again = replace(again, anchor=turn_id and Anchor(turn_id, turn.place))
     else:
         forked = await fork_session(rt, session, turn.turn_id, Lifetime.FOR_ANSWER)
     return in_fork(forked, tenant_id, again, None)

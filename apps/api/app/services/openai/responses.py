@@ -104,7 +104,7 @@ async def _after(rt: Runtime, tenant_id: TenantId, previous: ResponseRef, chat: 
     if found.ends_turn and found.turn_status is TurnStatus.COMPLETED:
         forked = await fork_session(rt, session, found.turn_id, Lifetime.FOR_ANSWER)
     else:
-        forked = await fork_within(rt, session, found.turn_id, previous.reply_seq, Lifetime.FOR_ANSWER)
+        forked, _ = await fork_within(rt, session, found.turn_id, previous.reply_seq, Lifetime.FOR_ANSWER)
     return in_fork(forked, tenant_id, chat, key)
 
 
