@@ -73,7 +73,7 @@ def test_without_a_file_there_is_one_alias_that_needs_nothing() -> None:
     model = catalogue.model("offline")
     assert (catalogue.default, catalogue.aliases) == ("offline", ("offline",))
     assert (model.context_window, model.context_limit_source, model.encoding) == (16384, "catalogue", "o200k_base")
-    assert not model.is_language_model
+    assert (model.is_language_model, model.takes_tools, model.reasoning_rule) == (False, False, None)
 
 
 def test_a_file_is_read_whole(catalogue_of: Callable[[str], Path]) -> None:
@@ -133,7 +133,7 @@ REMOTE = "default = 'a'\n[models.a]\nprovider = 'openai'\nmodel = 'm'\n"
         (f"{REMOTE}api_key_env = 'gsk_hunter2'", "models.a.api_key_env", "that it names is not set"),
         (f"{OFFLINE}fallbacks = ['z']", "models.a.fallbacks", "'z'"),
         (f"{OFFLINE}fallbacks = ['a']", "models.a.fallbacks", "itself"),
-        (f"{OFFLINE}context_window = '9'", "models.a.context_window", "integer"),
+        (f"{OFFLINE}context_window = '9'", "models.a.context_window: input should be a valid integer", ""),
         (f"{OFFLINE}context_window = true", "models.a.context_window", "integer"),
         (f"{OFFLINE}context_window = 0", "models.a.context_window", "greater"),
         (f"{OFFLINE}timeout_s = 0", "models.a.timeout_s", "greater"),
@@ -142,6 +142,7 @@ REMOTE = "default = 'a'\n[models.a]\nprovider = 'openai'\nmodel = 'm'\n"
         (f"{OFFLINE}base_url = 'http://h'", "models.a.base_url", "nothing to offline"),
         (f"{REMOTE}base_url = 'ftp://h'", "models.a.base_url", "http"),
         (f"{REMOTE}base_url = 'http://u:hunter2@h/v1'", "models.a.base_url", "password"),
+        (f"{REMOTE}base_url = 'http://h/v1#part'", "models.a.base_url", "fragment"),
         (f"{REMOTE}base_url = 'http://a..b/v1'", "models.a.base_url", "address"),
         (f"{REMOTE}base_url = 'http://{'a' * 64}/v1'", "models.a.base_url", "address"),
         (f"{REMOTE}base_url = 'http://xn--zzzzzz/v1'", "models.a.base_url", "address"),
@@ -224,9 +225,12 @@ def test_a_file_without_any_model_that_can_be_read_is_refused_too(
         load(catalogue_of(text))
 
 
-def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(catalogue_of: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("key", ["sk\r\nX-Evil: 1", "sk-Evil-é"])
+def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(
+    catalogue_of: Callable[[str], Path], key: str
+) -> None:
     with pytest.raises(CatalogueError) as raised:
-        load(catalogue_of(FULL), {"THE_KEY": "sk\r\nX-Evil: 1"})
+        load(catalogue_of(FULL), {"THE_KEY": key})
     assert "Evil" not in str(raised.value)
 
 
@@ -306,6 +310,10 @@ api_key_env = "K"
 provider = "anthropic"
 model = "claude-sonnet-4-5"
 api_key_env = "K"
+[models.twice_tiered]
+provider = "openai"
+base_url = "https://openrouter.ai/api/v1"
+model = "qwen/qwen3.7-flash"
 """
 
 
@@ -319,6 +327,19 @@ def test_the_prices_are_those_that_openai_and_anthropic_publish_cache_writes_and
     tiered = catalogue.model("tiered").prices
     assert tiered is not None
     assert tiered.tiers == (Prices(6.0, 22.5, 0.6, 7.5, above_prompt_tokens=200_000),)
+    twice_tiered = catalogue.model("twice_tiered").prices
+    assert twice_tiered is not None
+    prices = [tier.input_usd or 0 for tier in (twice_tiered, *twice_tiered.tiers)]
+    assert prices == sorted(set(prices))
+    assert len(prices) == 3
+
+
+def test_only_thinking_that_is_enabled_has_a_budget(catalogue_of: Callable[[str], Path]) -> None:
+    for form, budget in (("enabled", 2000), ("disabled", None), ("adaptive", None)):
+        lines = f"parameters = {{ thinking = {{ type = '{form}', budget_tokens = 2000 }} }}\n"
+        text = PUBLISHED.replace('model = "claude-haiku-4-5"\n', f'model = "claude-haiku-4-5"\n{lines}')
+        model = load(catalogue_of(text), {"K": "sk"}).model("claude")
+        assert (model.thinking_budget, model.thinking_tokens(4000)) == (budget, budget or 0)
 
 
 OF_RESPONSES = ReasoningRule("blocks", "tool_loop", only="reasoning")
