@@ -241,6 +241,7 @@ async def test_length_is_an_honest_answer() -> None:
         Stream((text("Hi"), STOP, USED)),
         Stream((text("Hi"), STOP), ending="cut"),
         Stream((text("Hi"), STOP, b'data: {"choi'), ending="cut"),
+        Stream((text("Hi"), STOP, b'data: {"choi')),
         Stream((text("Hi"), DONE)),
         Stream((text("Hi"), STOP, DONE, b"data: garbage\n\n")),
         Stream((text("Hi"), STOP, DONE), ending="open"),
