@@ -88,6 +88,15 @@ def test_in_a_long_tool_loop_earlier_long_results_are_shortened_first_with_a_mar
     assert {kind for kind, _, _ in _done(decision)} == {"tool_result_shortened"}
 
 
+def test_a_long_answer_is_dropped_and_not_shortened_even_if_another_follows_it() -> None:
+    history = History()
+    old = history.turn(("assistant", 800, 1), ("assistant", 10, 1))
+    policy = replace(_NO_SUMMARY, protected_turns=0)
+    decision = plan(snapshot_of((old,), history.turn(), input_budget=850, policy=policy), estimate)
+    assert isinstance(decision, Ready)
+    assert _done(decision) == [("assistant_dropped", f"message:{old.messages[1].id}", "prune_threshold")]
+
+
 def test_an_old_failed_turn_has_no_claim_on_its_tool_groups_but_the_latest_one_has() -> None:
     history = History()
     old = history.turn(("tool_group", 250, 1), status=TurnStatus.FAILED)
