@@ -8,6 +8,7 @@ from app.domain.audit import TrimAction
 from app.domain.types import TurnStatus
 from app.engine.window.plan import Ready, Refused, plan
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
+from tests.engine.pictures import image, png
 from tests.engine.readings import items_of
 
 _NO_SUMMARY = replace(GUARDED, protected_share=None, auto_summarize=False)
@@ -53,6 +54,19 @@ def test_between_the_threshold_and_the_budget_protected_turns_are_not_entered() 
     assert isinstance(decision, Ready)
     assert decision.accounts.tokens_before >= 900
     assert _done(decision) == []
+
+
+def test_below_the_budget_the_media_of_the_first_protected_turn_stay() -> None:
+    history = History()
+    old = history.turn(("assistant", 100, 1))
+    newest = history.turn(media=(image(png(1024, 1024)),))
+    policy = replace(_NO_SUMMARY, protected_turns=1)
+    media_tokens = newest.messages[0].tokens
+    snapshot = snapshot_of((old, newest), history.turn(), input_budget=media_tokens + 70, policy=policy)
+    decision = plan(snapshot, estimate)
+    assert isinstance(decision, Ready)
+    assert _done(decision) == [("assistant_dropped", f"message:{old.messages[1].id}", "prune_threshold")]
+    assert decision.window.input_tokens >= snapshot.policy.prune_from(media_tokens + 70)
 
 
 def test_a_policy_that_shields_protected_turns_is_refused_rather_than_pruned() -> None:
