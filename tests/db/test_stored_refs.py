@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from app.db.audits import short_refs, whole_refs
 from app.domain.recalled import Recalled, recalled_ref
 from app.domain.types import REGIONS, JsonObject, MessageId
+from app.engine.window.prompt_refs import regions_of
 
 _SHA256 = st.binary(min_size=32, max_size=32).map(bytes.hex)
 _SEQ = st.integers(1, 2**40)
@@ -54,6 +55,13 @@ def test_references_come_back_as_they_were_made(refs: JsonObject) -> None:
 def test_references_that_are_stored_as_json_are_as_they_are() -> None:
     stored: list[Any] = [None, {"items": [["m", 1, 4]], "tools": None}]
     assert list(map(whole_refs, stored)) == stored
+
+
+def test_each_message_has_its_region_and_none_has_one_if_an_import_has_regions_for_more_or_fewer() -> None:
+    refs: JsonObject = {"items": [["m", 1, 3]], "tools": None, "regions": [["system", 1], ["history", 2]]}
+    assert regions_of(refs, 3) == ["system", "history", "history"]
+    assert [regions_of(refs, messages) for messages in (0, 2, 4)] == [None] * 3
+    assert regions_of(refs | {"regions": None}, 3) is None
 
 
 @pytest.mark.parametrize("dropped", [0.2, 0.5, 0.8])

@@ -349,6 +349,10 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a region that is not": (lambda document: document["audits"][0]["regions"].update(loft=1), "body.audits.0.regions"),
     "a region too few": (lambda document: document["audits"][0]["regions"].pop("recall"), "body.audits.0.regions"),
     "tokens beyond any sum": (_set("turns.0.prompt_tokens", 2**52), "body.turns.0.prompt_tokens"),
+    "a prompt's region that is not": (
+        _set("audits.0.prompt_refs.regions", [["loft", 1]]),
+        "body.audits.0.prompt_refs.regions",
+    ),
     "a block in a role nobody has": (_set("audits.0.prompt_refs.items.0.2", {"a": 1}), "body.audits.0.prompt_refs"),
     "a number for the parts of a message": (
         lambda document: _sent(document, "5", [["j", 1, sha256_hex("5")]]),

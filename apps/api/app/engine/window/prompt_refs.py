@@ -26,14 +26,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
 from app.domain.audit import REFS_OF_BLOCKS, REFS_OF_RUNS, REFS_OF_SHORTENED
 from app.domain.content import canonical_bytes
 from app.domain.errors import PromptTooLarge
 from app.domain.frozen import frozen, replace
 from app.domain.recalled import RECALLED, Recalled, recalled_ref, rows_of
-from app.domain.types import REGIONS, JsonObject, Message, PromptMessage, ReasoningForm, Region
+from app.domain.types import JsonObject, Message, PromptMessage, ReasoningForm, Region
 from app.engine.window.prompt import (
     CLOSING,
     OPENING,
@@ -329,15 +329,8 @@ def _seqs_of_run(kind: str, first: int, last: int, user_seqs: Sequence[int]) -> 
 
 
 def regions_of(refs: JsonObject, messages: int) -> list[Region] | None:
-    """The region of each of `messages` messages; None if none are stored, or if an import brought invalid ones."""
-    stored = refs.get("regions")
-    runs: list[tuple[Region, int]] = []
-    for run in cast("list[Any]", stored) if isinstance(stored, list) else []:
-        match run:
-            case [str(region), int(count)] if region in REGIONS and count > 0:
-                runs.append((region, count))
-            case _:
-                return None
+    """The region of each of `messages` messages; None if none are stored, or if those of an import are not so many."""
+    runs: Sequence[tuple[Region, int]] = refs.get("regions") or ()
     if sum(count for _, count in runs) != messages:
         return None
     return [region for region, count in runs for _ in range(count)]
