@@ -16,7 +16,7 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.window.layout import singly
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import Block
-from app.engine.window.prompt_refs import SentHashes, needed_for
+from app.engine.window.prompt_refs import SentHashes, how_sent_of, needed_for
 from app.engine.window.snapshot import Removal, Snapshot, in_ranges
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
 from tests.engine.pictures import image, png
@@ -163,6 +163,15 @@ def _old_messages() -> dict[int, Message]:
         seq: Message(MessageId(History().new_id()), turn_id, seq, "user" if seq % 2 else "assistant", f"Line {seq}.", 2)
         for seq in range(1, 9)
     }
+
+
+def test_how_a_message_was_sent_follows_from_its_reference_with_reasoning_or_without() -> None:
+    items = [["m", 1, 1], ["jt", 2, "ab" * 32], ["u", 3, 5], ["kt", 6, 6], ["p", 7, 7], ["sb", 8, "cd" * 32]]
+    how_sent = how_sent_of({"items": items, "tools": None})
+    assert [how_sent(message) for message in _old_messages().values()] == [
+        *("whole", "marked", "whole", None, "whole"),
+        *("shortened", "marked", "shortened"),
+    ]
 
 
 def test_a_prompt_that_was_stored_before_ranges_is_rebuilt_to_its_hash_and_its_log_stays_as_it_is() -> None:
