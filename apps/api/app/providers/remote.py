@@ -180,7 +180,7 @@ class RemoteModel(Provider):
             assemblies.append(call.assembly())
             try:
                 answer = await self._attempt(call, assemblies[-1], tap, stream=stream, deadline=deadline)
-                return answer if number == 1 else replace(answer, attempts=number, earlier_usages=earlier_usages)
+                return replace(answer, attempts=number, earlier_usages=earlier_usages)
             except EmptyStreamError as empty:
                 # llama-cpp-python reports a prompt that is too long only without streaming.
                 stream = False
