@@ -350,8 +350,9 @@ async def test_a_server_that_streams_nothing_is_called_without_a_stream_and_then
     assert deltas == []
 
 
-async def test_after_an_empty_stream_a_plain_answer_is_one_delta() -> None:
-    answer, deltas, server = await streamed(Stream(()), OK)
+@pytest.mark.parametrize("content_type", ["application/json", None])
+async def test_after_an_empty_stream_a_plain_answer_is_one_delta(content_type: str | None) -> None:
+    answer, deltas, server = await streamed(Stream(()), Answer(OK.body, content_type=content_type))
     assert (answer.text, deltas, server.hits) == ("Hello.", [Delta("Hello.")], 2)
 
 
