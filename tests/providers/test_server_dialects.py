@@ -544,6 +544,19 @@ async def test_a_model_that_thinks_only_if_it_chooses_its_tools_is_called_withou
     assert [seen.json.get("tool_choice") for seen in server.seen][1:4] == ["required", named.tool_choice, "auto"]
 
 
+@pytest.mark.parametrize("sentence", ["tool_choice must be a string", "There is no thinking here"])
+async def test_a_refusal_of_a_forced_tool_or_of_thinking_alone_is_no_reason_to_call_again_without_thinking(
+    sentence: str,
+) -> None:
+    tool: dict[str, Any] = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+    forced = CompletionRequest([{"role": "user", "content": "a"}], 9, tools=[tool], tool_choice="required")
+    refusal = Answer({"error": {"message": sentence, "type": "invalid_request_error"}}, 400)
+    async with serving(refusal) as server, provider_at(server.base_url) as provider:
+        with pytest.raises(ProviderRefused):
+            await provider.complete(forced)
+    assert server.hits == 1
+
+
 async def test_qwen_is_told_not_to_think_in_its_own_words_where_a_tool_is_forced() -> None:
     """DashScope does not read the member `thinking`."""
 
