@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 from bench.fidelity.recorded import read_conversations
@@ -37,6 +37,15 @@ SUMMARY_FACTS = (
     "Greta's physiotherapist said no running before the second week of March.",
     "The night train is to be booked by Wednesday.",
 )
+TOOL: Final[Mapping[str, Any]] = {
+    "type": "function",
+    "function": {
+        "name": "read_notes",
+        "description": "Reads a page of the team's notes.",
+        "parameters": {"type": "object", "properties": {"page": {"type": "integer"}}, "required": ["page"]},
+    },
+}
+"""What the model of the bench calls in every round of a turn that has it."""
 TURNS_OF_A_TOPIC: Final = 12
 _ASKING_SHARE: Final = 0.45
 _RARE_WORDS: Final = 20_000

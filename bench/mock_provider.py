@@ -3,7 +3,8 @@
     python -m bench.mock_provider PORT [LATENCY_MS [SUMMARY_LATENCY_MS [FOLDER_OF_RECORDINGS]]]
 
 A request that asks for JSON by a schema is a summarizer's: it gets the same summary every time, after a latency of its
-own, with the tokens of prompt and answer counted. Any other is answered by its last message. A turn's
+own, with the tokens of prompt and answer counted. Any other is answered by its last message: where the bench's tool is
+offered with a call of it, and where a stream is requested with `PIECES` words, one after the other. A turn's
 `usage.prompt_tokens` grows with the request's size, about as a tokenizer would count it, so that a caller which
 compares estimate and usage sees no outlier. Speaks just enough HTTP/1.1 for keep-alive clients that send a
 Content-Length.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -20,19 +22,33 @@ import orjson
 import uvloop
 
 from app.tokenizers.vocabularies import load_vocabulary
-from bench.conversation import SUMMARY_FACTS, SUMMARY_TEXT, Conversation, read_recorded
+from bench.conversation import SUMMARY_FACTS, SUMMARY_TEXT, TOOL, Conversation, read_recorded
 
 BYTES_PER_TOKEN: Final = 5.4
+PIECES: Final = 200
+PIECE_GAP_S: Final = 0.001
 SCHEMA_MARK: Final = b'"response_format"'
 """Unescaped quotes: no message of a conversation can hold it."""
 
 
-def completion_response(conversation: Conversation, request: bytes, number: int) -> bytes:
-    """A whole HTTP response; `number` makes the id and the text unique, so that nobody can cache it."""
-    content: Any = orjson.loads(request)["messages"][-1]["content"]
-    text = f"{conversation.answer(content if isinstance(content, str) else str(content))} ({number})"
-    completion_tokens = load_vocabulary("o200k_base").count(text)
-    return _response(text, number, int(len(request) / BYTES_PER_TOKEN), completion_tokens)
+def completion_response(conversation: Conversation, request: bytes, number: int) -> Sequence[bytes]:
+    """An HTTP response in the parts that are sent `PIECE_GAP_S` apart; `number` makes the id and the text unique, so
+    that nobody can cache it."""
+    asked: Any = orjson.loads(request)
+    content: Any = asked["messages"][-1]["content"]
+    text = conversation.answer(content if isinstance(content, str) else str(content))
+    prompt_tokens = int(len(request) / BYTES_PER_TOKEN)
+    if TOOL in asked.get("tools", ()):
+        function = {"name": TOOL["function"]["name"], "arguments": f'{{"page":{number}}}'}
+        message = {"content": None, "tool_calls": [{"id": f"call_{number}", "type": "function", "function": function}]}
+        return [_response(message, number, prompt_tokens, completion_tokens=20)]
+    if asked.get("stream"):
+        words = text.split()
+        while len(words) < PIECES:
+            words += (text := conversation.answer(text)).split()
+        return list(_streamed([f"{word} " for word in words[: PIECES - 1]] + [f"({number})"], number, prompt_tokens))
+    text = f"{text} ({number})"
+    return [_response({"content": text}, number, prompt_tokens, load_vocabulary("o200k_base").count(text))]
 
 
 def summary_response(request: bytes, number: int) -> bytes:
@@ -42,32 +58,42 @@ def summary_response(request: bytes, number: int) -> bytes:
     text = orjson.dumps({"summary_text": SUMMARY_TEXT, "key_facts": facts, **lists}).decode()
     count = load_vocabulary("o200k_base").count
     asked = "\n".join(message["content"] for message in orjson.loads(request)["messages"])
-    return _response(text, number, count(asked), count(text))
+    return _response({"content": text}, number, count(asked), count(text))
 
 
-def _response(text: str, number: int, prompt_tokens: int, completion_tokens: int) -> bytes:
-    body = orjson.dumps(
-        {
-            "id": f"chatcmpl-{number:08d}",
-            "object": "chat.completion",
-            "created": 1_760_000_000,
-            "model": "bench-model",
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": text},
-                    "finish_reason": "stop",
-                }
-            ],
-            "usage": {
-                "prompt_tokens": prompt_tokens,
-                "completion_tokens": completion_tokens,
-                "total_tokens": prompt_tokens + completion_tokens,
-            },
-        }
-    )
+def _response(message: Mapping[str, Any], number: int, prompt_tokens: int, completion_tokens: int) -> bytes:
+    finish_reason = "tool_calls" if "tool_calls" in message else "stop"
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}
+    body = _body("chat.completion", number, [choice], _usage(prompt_tokens, completion_tokens))
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
+
+
+def _streamed(pieces: Sequence[str], number: int, prompt_tokens: int) -> Iterator[bytes]:
+    """The head and the pieces, then in one part what ends them."""
+
+    def event(choices: list[Any], usage: Any = None) -> bytes:
+        return _chunk(b"data: %b\n\n" % _body("chat.completion.chunk", number, choices, usage))
+
+    yield b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for piece in pieces:
+        yield event([{"index": 0, "delta": {"content": piece}, "finish_reason": None}])
+    ends = [event([{"index": 0, "delta": {}, "finish_reason": "stop"}]), event([], _usage(prompt_tokens, len(pieces)))]
+    yield b"".join([*ends, _chunk(b"data: [DONE]\n\n"), _chunk(b"")])
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _body(kind: str, number: int, choices: list[Any], usage: Any) -> bytes:
+    head = {"id": f"chatcmpl-{number:08d}", "object": kind, "created": 1_760_000_000, "model": "bench-model"}
+    return orjson.dumps({**head, "choices": choices, "usage": usage})
+
+
+def _usage(prompt_tokens: int, completion_tokens: int) -> Mapping[str, int]:
+    total = prompt_tokens + completion_tokens
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
 
 
 class MockProvider(asyncio.Protocol):
@@ -102,14 +128,15 @@ class MockProvider(asyncio.Protocol):
             return
         MockProvider.answered += 1
         if SCHEMA_MARK in body:
-            response, latency_s = summary_response(body, MockProvider.answered), self._summary_latency_s
+            parts, latency_s = [summary_response(body, MockProvider.answered)], self._summary_latency_s
         else:
-            response = completion_response(self._conversation, body, MockProvider.answered)
+            parts = completion_response(self._conversation, body, MockProvider.answered)
             latency_s = self._latency_s
-        if latency_s:
-            asyncio.get_running_loop().call_later(latency_s, self._send, response)
-        else:
-            self._send(response)
+        for number, part in enumerate(parts):
+            if delay_s := latency_s + number * PIECE_GAP_S:
+                asyncio.get_running_loop().call_later(delay_s, self._send, part)
+            else:
+                self._send(part)
 
     def _send(self, response: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from pathlib import Path
@@ -11,7 +12,9 @@ import httpx
 import pytest
 
 from bench import programs
+from bench.conversation import TOOL
 from bench.cpu import cpu_seconds, postmaster_pid
+from bench.mock_provider import PIECE_GAP_S, PIECES
 from tests.api.conftest import PATIENCE_S
 
 
@@ -40,6 +43,25 @@ async def test_the_mock_provider_answers_on_one_connection_with_usage_and_a_text
     texts = [answer["choices"][0]["message"]["content"] for answer in answers]
     assert texts[0] != texts[1]
     assert all(answer["usage"]["prompt_tokens"] > padding / 6 for answer in answers)
+
+
+async def test_the_mock_provider_streams_words_apart_and_calls_the_tool_where_it_is_offered(tmp_path: Path) -> None:
+    port = programs.free_port()
+    asked = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    async with programs.mock_provider(port, 0.0, tmp_path):
+        await until_listening(port)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/v1/", timeout=PATIENCE_S) as client:
+            streamed = await client.post("chat/completions", json={**asked, "stream": True})
+            called = (await client.post("chat/completions", json={**asked, "tools": [TOOL]})).json()
+    events = [line.removeprefix("data: ") for line in streamed.text.splitlines() if line]
+    chunks = [json.loads(event) for event in events[:-1]]
+    texts = [choice["delta"].get("content") for chunk in chunks for choice in chunk["choices"]]
+    assert (len(texts), texts[-1], events[-1]) == (PIECES + 1, None, "[DONE]")
+    assert streamed.elapsed.total_seconds() > PIECES * PIECE_GAP_S / 2
+    assert chunks[-1]["usage"]["completion_tokens"] == PIECES
+    (choice,) = called["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == [TOOL["function"]["name"]]
 
 
 def test_cpu_time_rises_with_work_and_not_with_waiting() -> None:
