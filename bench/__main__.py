@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench import measuring, once, programs, report, targets
-from bench.cases import BARE, SERVICE, Case, Plan, default_case, plain_case, window_case
+from bench.cases import BARE, SERVICE, Case, Plan, default_case, loop_case, plain_case, stream_case, window_case
 from bench.conversation import Conversation, read_recorded
 from bench.figures import judge
 from bench.load import NotTheTurnThatWasMeant
@@ -23,10 +23,22 @@ from bench.servers import OLDER_BINARIES, embedded_server, older_server
 from bench.tokens import fill_tiktoken_cache
 
 RESULTS = Path(__file__).parent / "results"
-KINDS = ("default", "plain", "window")
-LENGTHS = {"default": (300, 3_000, 10_000), "plain": (10, 1_000, 10_000), "window": (20, 300, 1_500, 5_000)}
-QUICK_LENGTHS = {"default": (300, 3_000), "plain": (10,), "window": (20, 1_500)}
-MAKERS = {"default": default_case, "plain": plain_case, "window": window_case}
+MAKERS = {
+    "default": default_case,
+    "plain": plain_case,
+    "window": window_case,
+    "streams": stream_case,
+    "loops": loop_case,
+}
+KINDS = tuple(MAKERS)
+LENGTHS = {
+    "default": (300, 3_000, 10_000),
+    "plain": (10, 1_000, 10_000),
+    "window": (20, 300, 1_500, 5_000),
+    "streams": (300,),
+    "loops": (20, 100, 200),
+}
+QUICK_LENGTHS = {"default": (300, 3_000), "plain": (10,), "window": (20, 1_500), "streams": (300,), "loops": (20, 100)}
 COLD_MESSAGES = 1_500
 FORK_TURNS = 2_000
 SIMULATED_TURNS = 3_000
@@ -51,10 +63,10 @@ def main() -> None:
 
 def _arguments() -> Arguments:
     parser = argparse.ArgumentParser(prog="python -m bench", description="What a turn costs, against a bare handler.")
-    parser.add_argument("--quick", action="store_true", help="about a minute: for a look, not for a figure")
+    parser.add_argument("--quick", action="store_true", help="about two minutes: for a look, not for a figure")
     parser.add_argument("--rounds", type=int, help="rounds of interleaved batches (default 7, quick 2)")
     parser.add_argument("--tables", type=_words, default=KINDS, help=f"which tables (default {','.join(KINDS)})")
-    parser.add_argument("--lengths", type=_numbers, help="turns in the session, or messages in the window")
+    parser.add_argument("--lengths", type=_numbers, help="turns in the session, messages in the window, or rounds")
     parser.add_argument(
         "--concurrency", type=_numbers, default=(1, 16), help="turns in flight, each in its own session"
     )

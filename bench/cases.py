@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
+from bench.conversation import TOOL
 from bench.filling import MANDATORY_SUMMARY_TURN
 from bench.programs import LARGE_MODEL_ALIAS, MODEL_ALIAS
 
@@ -16,13 +17,14 @@ REMEMBERING: Final = "remembering"
 SUMMARIZING: Final = frozenset({SERVICE, REMEMBERING})
 """The targets whose summaries are rows of the service's table; those of other libraries are not."""
 
-Kind: TypeAlias = Literal["default", "plain", "window"]
+Kind: TypeAlias = Literal["default", "plain", "window", "streams", "loops"]
 
 _PLAIN: Final[Mapping[str, object]] = {"recall": {"enabled": False}, "auto_summarize": False}
 _PLAIN_RAW_TURNS: Final = 5
 _PLAIN_TURNS: Final = 7
 """Between two summaries at the default settings: the raw window grows from 5 to 11 turns."""
 DEFAULT_SESSIONS: Final = 8
+_ROUNDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Case:
 
     `policy` is what they override of the defaults. With `raw_turns` their raw window has so many turns before every
     batch, and nothing is summarized; without, the service makes its own summaries, and a batch is whole cycles of them.
+    With `rounds` they are new before every batch, with one open turn of so many rounds of tools, and the batch is its
+    next ones. `options` are what the client asks for beside the content.
     """
 
     kind: Kind
@@ -40,15 +44,24 @@ class Case:
     sessions: int
     raw_turns: int | None = None
     model_alias: str = MODEL_ALIAS
+    rounds: int | None = None
+    options: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property
     def name(self) -> str:
-        """`default 300`: its length in turns, or of a window its size in messages."""
+        """`default 300`: its length in turns, of a window its size in messages, of a loop its rounds."""
         return f"{self.kind} {self.size:,}"
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether the service makes summaries in a batch."""
+        return self.raw_turns is None and self.rounds is None
 
     @property
     def size(self) -> int:
         """What tells cases of a kind apart."""
+        if self.rounds is not None:
+            return self.rounds
         return 2 * self.raw_turns if self.kind == "window" and self.raw_turns is not None else self.length
 
 
@@ -68,6 +81,16 @@ def window_case(messages: int) -> Case:
     return Case("window", raw_turns + 40, _PLAIN, 2, DEFAULT_SESSIONS, raw_turns, LARGE_MODEL_ALIAS)
 
 
+def stream_case(length: int) -> Case:
+    """The default, with the answer as a stream."""
+    return replace(default_case(length), kind="streams", sessions=4, options={"stream": True})
+
+
+def loop_case(rounds: int) -> Case:
+    """The default in one long turn, of which all is sent."""
+    return Case("loops", 0, {}, _ROUNDS, 2, model_alias=LARGE_MODEL_ALIAS, rounds=rounds, options={"tools": [TOOL]})
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a run measures: batches of cases, with `once` what is measured once, with `memory` the resident size too."""
@@ -84,5 +107,5 @@ class Plan:
         return [case for case in self.cases if case.kind == kind]
 
     def concurrencies_of(self, case: Case) -> tuple[int, ...]:
-        """Large windows are measured one turn at a time."""
-        return self.concurrencies[:1] if case.kind == "window" else self.concurrencies
+        """All but the default and the plain turn are measured one at a time."""
+        return self.concurrencies if case.kind in ("default", "plain") else self.concurrencies[:1]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median_low
+from uuid import UUID
 
 from bench import filling
 from bench.cases import BARE, SERVICE, SUMMARIZING, Case, Plan
@@ -68,7 +69,8 @@ async def fill_targets(targets: Sequence[Target], plan: Plan, conversation: Conv
 
     async def fill_one(target: Target) -> None:
         for case in plan.cases:
-            await add_sessions(target, case, texts)
+            if case.rounds is None:
+                await add_sessions(target, case, texts)
         await filling.settle(target.admin)
 
     await asyncio.gather(*(fill_one(target) for target in targets))
@@ -76,14 +78,18 @@ async def fill_targets(targets: Sequence[Target], plan: Plan, conversation: Conv
 
 async def add_sessions(target: Target, case: Case, texts: filling.Texts) -> None:
     """Fills the case's sessions. Whoever makes no summaries has its window slid, from the default's smallest on."""
-    session_ids = [
+    session_ids = await _make_sessions(target, case)
+    await filling.fill(target.admin, target.pattern_session_id, session_ids, case.length, texts)
+    if case.raw_turns is not None or target.name == BARE:
+        target.raw_turns[case.name] = case.raw_turns or filling.PROTECTED_TURNS + 1
+
+
+async def _make_sessions(target: Target, case: Case) -> list[UUID]:
+    session_ids = target.sessions[case.name] = [
         await filling.make_session(target.admin, target.pattern_session_id, case.model_alias, case.policy)
         for _ in range(case.sessions)
     ]
-    await filling.fill(target.admin, target.pattern_session_id, session_ids, case.length, texts)
-    target.sessions[case.name] = session_ids
-    if case.raw_turns is not None or target.name == BARE:
-        target.raw_turns[case.name] = case.raw_turns or filling.PROTECTED_TURNS + 1
+    return session_ids
 
 
 async def measure(targets: Sequence[Target], plan: Plan, advance: Callable[[], None]) -> list[Batch]:
@@ -114,7 +120,7 @@ async def count_statements(site: Site, name: str, case: Case) -> StatementCount:
         await add_sessions(target, alone, filling.texts_of(site.conversation, case.length))
         await take_batch(target, alone, concurrency=1)  # the process reads what it keeps from then on
         for _ in range(_COUNTED_CYCLES):
-            await _slide(target, alone)
+            await _prepare(target, alone)
             for _ in range(case.turns):
                 tally.clear()
                 await post_turn(target.client, target.sessions[case.name][0], next(target.texts))
@@ -134,44 +140,54 @@ async def _warm_up(targets: Sequence[Target], case: Case, concurrency: int) -> N
         load, _ = await take_batch(target, case, concurrency)
         tokens[target.name] = load.mean_prompt_tokens()
     for target in targets:
-        if case.raw_turns is None and target.name == BARE and SERVICE in tokens:
+        if case.summarizes and target.name == BARE and SERVICE in tokens:
             of_a_turn = await target.admin.fetchval(
-                "SELECT 2 * avg(token_estimate + 4)::float FROM messages WHERE session_id = ANY($1)",
+                "SELECT 2 * avg(token_estimate + 4)::float FROM messages WHERE session_id = ANY($1) AND seq > $2",
                 target.sessions[case.name],
+                2 * case.length,
             )
             missing = round((tokens[SERVICE] - tokens[BARE]) / of_a_turn)
             target.raw_turns[case.name] = max(1, target.raw_turns[case.name] + missing)
 
 
-async def _slide(target: Target, case: Case) -> None:
+async def _prepare(target: Target, case: Case) -> None:
+    """Slides the window of the case's sessions, or makes new ones and takes the rounds before."""
     raw_turns = target.raw_turns.get(case.name)
-    if raw_turns is not None:
+    if case.rounds is not None:
+        session_ids = await _make_sessions(target, case)
+        await drive(target.client, session_ids, target.texts, case.rounds, 1, case.options, target.open_calls)
+    elif raw_turns is not None:
         await filling.slide(target.admin, target.sessions[case.name], raw_turns)
 
 
 async def take_batch(target: Target, case: Case, concurrency: int, turns: int | None = None) -> tuple[Load, Spent]:
     """A batch, or `turns` turns of each of its sessions.
 
-    Raises `NotTheTurnThatWasMeant` where turns made summaries that were to make none, or too few.
+    Raises `NotTheTurnThatWasMeant` where turns made summaries that were to make none, or too few, or ended where they
+    were to go on.
     """
-    await _slide(target, case)
+    await _prepare(target, case)
     session_ids = target.sessions[case.name]
     made_before = await target.admin.fetchval(_SUMMARIES, session_ids)
     meter = Meter(target)
-    load = await drive(target.client, session_ids, target.texts, turns or case.turns, concurrency)
+    load = await drive(
+        target.client, session_ids, target.texts, turns or case.turns, concurrency, case.options, target.open_calls
+    )
     await asyncio.sleep(_BACKGROUND_S)
     spent = meter.spent()
     made = await target.admin.fetchval(_SUMMARIES, session_ids) - made_before
     least, most = summaries_of_a_batch(target.name, case)
     if not least <= made <= most or (any(turn.compressed for turn in load.answered) and not most):
         raise NotTheTurnThatWasMeant(f"{case.name}: {made} summaries, not {least} to {most}")
+    if any((turn.open_call is None) is (case.rounds is not None) for turn in load.answered):
+        raise NotTheTurnThatWasMeant(f"{case.name}: rounds that call no tool, or turns that call one")
     return load, spent
 
 
 def summaries_of_a_batch(target: str, case: Case) -> tuple[int, int]:
     """The least and the most stored summaries that a batch of the case makes: one a session, but for those that are
     made behind the last answers of a batch."""
-    if target not in SUMMARIZING or case.raw_turns is not None:
+    if target not in SUMMARIZING or not case.summarizes:
         return 0, 0
     return case.sessions // 2, 3 * case.sessions // 2
 

@@ -21,6 +21,7 @@ from rich.table import Table
 from bench.cases import BARE, SERVICE, Case, Kind, Plan
 from bench.figures import Batch, Spread, Verdict, pairwise_ratios, percentile, select, spread
 from bench.measuring import Spent, StatementCount
+from bench.mock_provider import PIECES
 from bench.once import Cold, Fork, Memory, Simulated, Stored
 
 VERSIONS_OF = ("fastapi", "uvicorn", "pydantic", "sqlalchemy", "asyncpg", "httpx", "aiohttp", "orjson", "tiktoken")
@@ -28,6 +29,8 @@ TITLES: Mapping[Kind, str] = {
     "default": "The default: natural conversations, recall, a summary every 8 turns, by turns in the session",
     "plain": "A plain turn, without recall and summaries, by turns in the session",
     "window": "Large windows, by raw messages, all of them sent",
+    "streams": f"The default with streamed answers of {PIECES} pieces, by turns in the session",
+    "loops": "A round of a turn with tools, by rounds before it, all of them sent",
 }
 
 
@@ -116,8 +119,7 @@ def _reached_on(run: Run) -> Iterator[tuple[str, float]]:
 
 def print_report(console: Console, runs: Sequence[Run], verdicts: Sequence[Verdict]) -> None:
     """Tables of all runs, the default's first, then the floors."""
-    kinds: tuple[Kind, ...] = ("default", "plain", "window")
-    for kind in kinds:
+    for kind in TITLES:
         for run in runs:
             if cases := run.plan.of_kind(kind):
                 console.print(_cell_table(run, cases, f"{TITLES[kind]}; PostgreSQL {run.postgres}"))

@@ -29,8 +29,8 @@ from bench.wire import Tally, counting_proxy
 class Target:
     """One program under load. `admin` is the bench's own connection to the target's database.
 
-    `sessions` are by case, `raw_turns` what their window is slid to before a batch, and `texts` what is said next: the
-    same to every program.
+    `sessions` are by case, `raw_turns` what their window is slid to before a batch, `open_calls` the turn and the tool
+    call that a session waits for, and `texts` what is said next: the same to every program.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Target:
     texts: Iterator[str]
     sessions: dict[str, list[UUID]] = field(default_factory=dict[str, list[UUID]])
     raw_turns: dict[str, int] = field(default_factory=dict[str, int])
+    open_calls: dict[UUID, tuple[str, str]] = field(default_factory=dict[UUID, tuple[str, str]])
 
 
 @dataclass(frozen=True, slots=True)

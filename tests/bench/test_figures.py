@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from bench.cases import BARE, REMEMBERING, SERVICE, Plan, default_case, plain_case, window_case
+from bench.cases import (
+    BARE,
+    REMEMBERING,
+    SERVICE,
+    Plan,
+    default_case,
+    loop_case,
+    plain_case,
+    stream_case,
+    window_case,
+)
 from bench.figures import Batch, judge, pairwise_ratios, percentile, select, spread
 from bench.filling import MANDATORY_SUMMARY_TURN, PROTECTED_TURNS, summarized_turns
 from bench.measuring import Spent, StatementCount, summaries_of_a_batch
@@ -95,6 +105,17 @@ def test_every_window_has_a_floor_of_its_own_and_what_is_measured_once_too() -> 
     }
 
 
+def test_loops_of_all_lengths_have_one_floor() -> None:
+    few, many = loop_case(20), loop_case(200)
+    plan = Plan(cases=(few, many), concurrencies=(1, 16), rounds=1)
+    batches = [batch("service", few.name, 4.0), batch("bare", few.name, 5.0), batch("service", many.name, 6.0)]
+    assert reached([Run("18", plan, batches)]) == {
+        "loops_cpu_over_bare": 0.8,
+        "loops_postgres_cpu_over_bare": 1.0,
+        "loops_cpu_over_smallest": 1.5,
+    }
+
+
 def test_a_server_elsewhere_has_no_postgres_ratio() -> None:
     plan = Plan(cases=(SHORT,), concurrencies=(1,), rounds=1)
     found = ratios([batch("service", SHORT.name, 2.0, None), batch("bare", SHORT.name, 2.0, None)], plan)
@@ -131,7 +152,8 @@ def test_statements_inside_a_transaction_count_as_one_transaction() -> None:
 @pytest.mark.parametrize("target", [SERVICE, REMEMBERING])
 def test_a_batch_of_a_target_that_stores_summaries_makes_about_one_a_session(target: str) -> None:
     assert summaries_of_a_batch(target, default_case(20)) == (4, 12)
-    assert summaries_of_a_batch(target, SHORT) == (0, 0)
+    assert summaries_of_a_batch(target, stream_case(20)) == (2, 6)
+    assert summaries_of_a_batch(target, SHORT) == summaries_of_a_batch(target, loop_case(20)) == (0, 0)
 
 
 @pytest.mark.parametrize("target", [BARE, *PEERS])
