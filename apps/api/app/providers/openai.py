@@ -178,7 +178,8 @@ class _ChatCall(WireCall):
         messages = self.request.messages
         if not isinstance(messages, JsonMessages):
             return False
-        return not any(mark in piece for piece in messages.pieces for mark in _NOT_NEUTRAL)
+        prompt = b"".join(messages.pieces)
+        return not any(mark in prompt for mark in _NOT_NEUTRAL)
 
     @property
     def _limit_field(self) -> MaxTokensField:

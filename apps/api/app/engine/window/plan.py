@@ -20,7 +20,7 @@ from app.engine.messages.turns import wire_tokens_of
 from app.engine.summary.fold import Fold
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.look_back import LOOK_BACK
-from app.engine.window.prompt import Prompt, PromptItem, Run
+from app.engine.window.prompt import Prompt
 from app.engine.window.prompt_refs import refs_of
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import PlanLog, Removal, Snapshot
@@ -169,11 +169,10 @@ class Assembled:
 def assemble(ready: Ready) -> Assembled:
     """The exact messages of a decision. Raises `AssertionError` if a tool call and its results are not together."""
     prompt = ready.prompt
-    stored = [part.message for part in prompt.parts if isinstance(part, PromptItem) and part.message]
-    if any(message.role == "tool" or message.tool_calls for message in stored):
-        # A run consists of whole pieces, so it stands for a message without calls.
-        assert_tool_pairing([{"role": "run"} if isinstance(part, Run) else part.as_sent() for part in prompt.parts])
-    messages, sha256, size_bytes = prompt.hashed()
+    sent = prompt.as_sent()
+    # A run consists of whole pieces, so it stands for a message without calls.
+    assert_tool_pairing([message or {"role": "run"} for message in sent])
+    messages, sha256, size_bytes = prompt.hashed(sent)
     refs = refs_of(prompt, ready.accounts.recalled, ready.window.snapshot.past.others_between)
     blocks = {block.sha256: block.text for block in prompt.blocks()}
     return Assembled(messages, prompt.tools, sha256, refs, blocks, size_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
 from itertools import takewhile
@@ -89,10 +89,6 @@ class PromptItem:
     def is_shortened(self) -> bool:
         """Whether it is a stored message with something left out."""
         return self.message is not None and (self.block is not None or self.inputs_cleared)
-
-    def json(self) -> bytes:
-        """Its canonical JSON, with a leading comma."""
-        return b"," + canonical_bytes(self.as_sent())
 
     def as_sent(self) -> PromptMessage:
         """The neutral form that provider adapters translate."""
@@ -206,15 +202,20 @@ class Prompt:
                 seqs.add(part.message.seq)
         return frozenset(seqs)
 
-    def messages(self) -> JsonMessages:
-        """The messages in the order they are sent; one of their `pieces` for each part."""
-        of_parts = [part.json() for part in self.parts]
+    def as_sent(self) -> list[PromptMessage | None]:
+        """Each part in the neutral form, None for a run."""
+        return [None if isinstance(part, Run) else part.as_sent() for part in self.parts]
+
+    def messages(self, sent: Sequence[PromptMessage | None] | None = None) -> JsonMessages:
+        """The messages in the order they are sent; one of their `pieces` for each part. `sent` is `as_sent()`."""
+        parts = zip(self.parts, self.as_sent() if sent is None else sent, strict=True)
+        of_parts = [part.json() if isinstance(part, Run) else b"," + canonical_bytes(sent) for part, sent in parts]
         pieces = (of_parts[0][1:], *of_parts[1:]) if of_parts else ()
         return JsonMessages(pieces, self.message_count)
 
-    def hashed(self) -> tuple[JsonMessages, str, int]:
+    def hashed(self, sent: Sequence[PromptMessage | None]) -> tuple[JsonMessages, str, int]:
         """The messages; the SHA-256 (hex) of the canonical JSON of `{messages, tools}`; the bytes of that JSON."""
-        messages = self.messages()
+        messages = self.messages(sent)
         closing = CLOSING % (self.tools_block.text.encode() if self.tools_block else b"[]")
         at, run = next(((at, part) for at, part in enumerate(self.parts) if isinstance(part, Run)), (0, None))
         if run is None:

@@ -101,8 +101,10 @@ def _is_large(snapshot: Snapshot) -> bool:
     past = snapshot.past
     if len(snapshot.current.messages) > INLINE_MESSAGES:
         return True
-    of_turn = sum([chars_of(message.content, message.tool_calls) for message in snapshot.current.messages])
-    if of_turn + snapshot.chars_around > _INLINE_CHARS:
-        return True
+    chars = snapshot.chars_around
+    for message in snapshot.current.messages:  # of a long turn only the first are looked at
+        chars += chars_of(message.content, message.tool_calls)
+        if chars > _INLINE_CHARS:
+            return True
     newest = sum([chars_of(message.content, message.tool_calls) for turn in past.newest for message in turn.messages])
     return newest + past.kept_bytes > _INLINE_PAST_CHARS
