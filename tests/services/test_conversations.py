@@ -11,15 +11,16 @@ from uuid import UUID
 import pytest
 
 from app.db.database import Database, Transaction
-from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound
-from app.domain.types import JsonObject, SessionId, SessionRef, TurnId
+from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound, ProviderError, TurnInProgress
+from app.domain.responses import item_id
+from app.domain.types import JsonObject, SessionId, SessionRef, TurnId, TurnStatus
 from app.services.openai.conversations import add_items, create_conversation, get_item, page_of_items, withdraw_item
-from app.services.turn.take import prepare_regeneration
-from app.services.turn.types import TurnRequest
+from app.services.turn.take import prepare_regeneration, retry_turn
+from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.search import look_back, search_messages, search_session
-from app.services.views.turns import get_audit, get_expanded_audit
+from app.services.views.turns import get_audit, get_expanded_audit, get_turn, list_turns
 from tests.pooling import behind_pooler
-from tests.providers.server import serving
+from tests.providers.server import Answer, serving
 from tests.services.service import OLDEST, TENANT, Service, model, models_toml, ref_of, service
 from tests.services.test_same_ids import everything_read
 
@@ -153,3 +154,18 @@ async def test_what_was_taken_back_is_only_in_exports_forks_and_prompts_that_wer
         assert "xylophone" not in (await look_back(at.rt, session, query="xylophone", handle=None, page=None)).content
         with pytest.raises(InvalidRequest, match="no user message"):
             await prepare_regeneration(at.rt, session, turns[-1].id, TurnRequest(None, "again"))
+
+
+async def test_a_failed_turn_whose_message_is_removed_just_before_it_runs_again_does_not(
+    database_url: str, tmp_path: Path
+) -> None:
+    refusal = Answer({"error": {"message": "no"}}, status=400)
+    async with serving(refusal) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = ref_of((await at.session()).id)
+        with pytest.raises(ProviderError):
+            await at.turn(session.id, "Hi")
+        (turn,) = (await list_turns(at.rt, session, OLDEST)).items
+        await withdraw_item(at.rt, session, item_id("msg", session.id, 1))
+        with pytest.raises(TurnInProgress, match="removed"):
+            await retry_turn(at.rt, session, turn.id, TurnOptions(), "main")
+        assert (await get_turn(at.rt, session, turn.id)).status is TurnStatus.FAILED

@@ -12,7 +12,7 @@ from app.db.audits import get_audit
 from app.db.claims import Claim, NewTurn, claim_turn, reclaim_turn, renew_lease, waiting_turn
 from app.db.database import Transaction, record_of
 from app.db.driver import UniqueViolated
-from app.db.messages import last_outputs, reply_of_turn
+from app.db.messages import last_outputs, messages_of_turn, reply_of_turn
 from app.db.records import stated_of_turn
 from app.db.responses import keep_response
 from app.db.summaries import get_summary
@@ -134,7 +134,10 @@ async def claim_retry(
     async def found_ended(tx: Transaction) -> _Claimed:
         ended = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
         claim = await reclaim_turn(tx, session, turn_id, ended, (), rt.turn_lease_s, _stored(options), ended_as=_ENDED)
-        return _ours(claim), options, awake_alias(rt, model_alias, session.tenant_id)
+        ours = _ours(claim)
+        if not await messages_of_turn(tx, session.id, turn_id):
+            raise TurnInProgress("The turn's messages were removed meanwhile.")
+        return ours, options, awake_alias(rt, model_alias, session.tenant_id)
 
     try:
         with rt.tracer.span("claim"):
