@@ -83,6 +83,13 @@ def words(incoming: Sequence[IncomingMessage]) -> list[str]:
         (["u1 a1", "u2 a2"], "u1 a1 u2 a2-edited u3", "u3"),
         (["u1 a1"], "u1 a1-edited u2", "u2"),
         (["u1 cx tx a1"], "u1 cx tx a1-edited u2", "u2"),
+        # A reply to what reads like an earlier message is no changed form of the reply to that.
+        (["un a1", "u2 a2"], "un a1 u2 a2 un a3 u4", "un a3 u4"),
+        (["u0 a0", "un a1", "u2 a2"], "u2 a2 un a3 u4", "un a3 u4"),
+        (["u0 a0", "un a1", "u2 a2"], "un a1-edited u2 a2 un a3 u4", "un a3 u4"),
+        (["un a1", "u1 b1", "u2 a2"], "un a1 u1 b1 u2 a2-edited un a3 u4", "un a3 u4"),
+        (["un a1", "u2 a2", "un a3"], "un a1 u2 a2 un a3-edited u4", "u4"),
+        (["un a1", "u2 a2", "un a3"], "un a1-edited u2 a2-edited un a3-edited u4", "u4"),
         (["u1 cx tx cy ty a1", "u2 a2"], "u1 cx tx cy ty a1 u2 a2-edited u3", "u3"),
         (["u1 cx tx cy ty a1", "u2 cx tx a2"], "u1 cx tx cy ty a1-edited u2 cx tx a2-edited u3", "u3"),
         (["u1 a1"], "u8 a8 u9", "u8 a8 u9"),
@@ -109,6 +116,11 @@ def words(incoming: Sequence[IncomingMessage]) -> list[str]:
         (["u1 a1", "u2 cx tx a2"], "u1 a1 u2 cx tx=2", "u2 cx tx=2"),
         (["u1 ok", "un ok", "un ok"], "u1 ok un ok un ok un", "un"),
         (["u1 ok", "un ok", "un ok"], "ok un", "un"),
+        (["u1 ok", "u2 a2", "u3 ok", "u4 a4"], "u1 ok u5", "u5"),
+        # A reply that reads like an older one is new after a newer one with all that is before it.
+        (["u1 a1", "un ok", "u2 a2"], "u1 a1 un ok u2 a2 un ok u3", "un ok u3"),
+        (["u0 a0", "un ok", "u2 a2"], "un ok u2 a2 un ok un ok u3", "un ok un ok u3"),
+        (["u1 ok", "u2 a2", "u3 a3"], "u1 x u2 a3 u3 ok u4", "u4"),
         # After all that the session has, messages that read like earlier ones were answered elsewhere.
         (["u1 ok"], "u1 ok u2 ok u3", "u2 ok u3"),
         (["un a1"], "un a1 un a2 un", "un a2 un"),

@@ -29,6 +29,10 @@ _Key: TypeAlias = tuple[Hashable, ...]
 BEGIN, CONTINUE = "Begin.", "Continue."
 """The user's message after instructions alone, and after a list that ends with the assistant's reply."""
 _MOST_AS_ONE = 16
+_MOST_REPLIES = 64
+"""Most replies of a list, from the newest that is stored on, among which the session's newest is looked for."""
+_MOST_PLACES = 256
+"""Newest places of a stored reply that are compared, if the session has it repeatedly."""
 _LONGEST_RUN = 64
 """Most messages before a reply that are compared to tell its places apart, if the session has the reply repeatedly."""
 
@@ -174,16 +178,9 @@ def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]
         outputs = _outputs_by_call(messages[replied + 1 : len(ours)])
         if outputs == _outputs_by_call(stored[replied + 1 :]):
             return len(ours), ()  # what follows may read like earlier messages, but was answered elsewhere
-    exact, by_previous = _places(stored, ours)
-    for at in range(len(messages) - 1, -1, -1):
-        if messages[at].role != "assistant":
-            continue
-        places = exact.get(theirs[at], [])
-        if not places and at and messages[at - 1].role != "assistant" and not messages[at].tool_calls:
-            places = by_previous.get(theirs[at - 1], [])
-        if places:
-            place = max(places, key=lambda place: _run(theirs, at, ours, place))
-            return at + 1, stored[place + 1 :]
+    if common := _newest_common(messages, theirs, stored, ours):
+        at, place = common
+        return at + 1, stored[place + 1 :]
     if messages and messages[0].role == "tool" and theirs[0] in ours:
         if any(call.id == messages[0].tool_call_id for call in stored[-1].tool_calls):
             return 0, ()  # some models give the calls of each round the same ids
@@ -191,6 +188,32 @@ def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]
         return 0, stored[next((at for at in range(place, 0, -1) if stored[at - 1].role != "tool"), 0) :]
     # No common message: the whole list is new, unless it repeats the last input, which has no answer.
     return 0, stored[replied + 1 :]
+
+
+def _newest_common(
+    messages: Sequence[IncomingMessage], theirs: Sequence[_Key], stored: Sequence[Message], ours: Sequence[_Key]
+) -> tuple[int, int] | None:
+    """The indexes, in the list and here, of the newest reply that both have. One that only reads like an older one that
+    is stored, or follows the same message, is none: a reply before it in the list is stored after that one, with more
+    of the same before it."""
+    exact, by_previous = _places(stored, ours)
+    best: tuple[int, int] | None = None
+    newest, longest, is_changed, left = -1, -1, True, _MOST_REPLIES
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].role != "assistant":
+            continue
+        left -= best is not None
+        if not left:
+            break
+        places = exact.get(theirs[at])
+        is_text = at and messages[at - 1].role != "assistant" and not messages[at].tool_calls
+        found = places or (by_previous.get(theirs[at - 1]) if is_text else None)
+        if not found or found[0] <= newest:
+            continue
+        run, place = max([(_run(theirs, at, ours, place), place) for place in found[:_MOST_PLACES]])
+        if place > newest and (is_changed or (places and run > longest)):
+            best, newest, longest, is_changed = (at, place), found[0], run, places is None
+    return best
 
 
 def _places(
