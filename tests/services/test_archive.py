@@ -60,16 +60,16 @@ OTHER = TenantId("other")
 UUID_TEXT = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
-async def _export(at: Service, session_id: SessionId, tenant_id: TenantId = TENANT) -> dict[str, Any]:
+async def export_document(at: Service, session_id: SessionId, tenant_id: TenantId = TENANT) -> dict[str, Any]:
     with await spooled(export_session(at.rt, SessionRef(tenant_id, session_id))) as file:
         return json.load(file)
 
 
-async def _import(at: Service, document: dict[str, Any], tenant_id: TenantId = TENANT) -> SessionId:
+async def import_document(at: Service, document: dict[str, Any], tenant_id: TenantId = TENANT) -> SessionId:
     return (await at.imported(document, tenant_id)).id
 
 
-def _without_ids(document: dict[str, Any]) -> Any:
+def without_ids(document: dict[str, Any]) -> Any:
     """The document with each id as the number of its first appearance, and no instant of the session's own."""
     numbers: dict[str, str] = {}
     document = document | {
@@ -88,11 +88,11 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
         active = (await list_summaries(at.rt, ref_of(source), NEWEST)).items[0]
         await at.turn(source, f"Point 20. {LONG}")
         await undo_summary(at.rt, ref_of(source), SummaryId(active.id))
-        document = await _export(at, source)
+        document = await export_document(at, source)
         assert [len(document[section]) > 0 for section in SECTIONS] == [True] * len(SECTIONS)
-        made = await _import(at, document, OTHER)
-        again = await _export(at, made, OTHER)
-        assert _without_ids(again) == _without_ids(document)
+        made = await import_document(at, document, OTHER)
+        again = await export_document(at, made, OTHER)
+        assert without_ids(again) == without_ids(document)
         assert not set(UUID_TEXT.findall(json.dumps(again))) & set(UUID_TEXT.findall(json.dumps(document)))
         turns = (await list_turns(at.rt, ref_of(source), OLDEST)).items
         copies = (await list_turns(at.rt, SessionRef(OTHER, made), OLDEST)).items
@@ -106,7 +106,7 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
         ours = replace(await window_now(uncalibrated, ref_of(source)), active_summary_id=None)
         assert replace(await window_now(uncalibrated, SessionRef(OTHER, made)), active_summary_id=None) == ours
         with pytest.raises(NotFound):
-            await _export(at, made, TENANT)
+            await export_document(at, made, TENANT)
         assert [session.id for session in (await list_sessions(at.rt, OTHER, NEWEST)).items] == [made]
 
 
@@ -120,7 +120,7 @@ async def test_the_same_messages_give_the_same_prompts_in_an_import_as_in_its_so
         session = await at.session()
         for number in range(1, 13):
             await at.turn(session.id, f"Point {number}. {LONG}")
-        made = await _import(at, await _export(at, session.id))
+        made = await import_document(at, await export_document(at, session.id))
         for number in range(13, 19):
             ours = await at.turn(session.id, f"Point {number}. {LONG}")
             theirs = await at.turn(made, f"Point {number}. {LONG}")
@@ -134,18 +134,18 @@ async def test_an_open_turn_is_not_exported_and_an_empty_session_is(database_url
         service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
     ):
         session = await at.session(metadata={"é": [1, None]})
-        empty = await _export(at, session.id)
+        empty = await export_document(at, session.id)
         assert [empty[section] for section in SECTIONS] == [[]] * len(SECTIONS)
-        assert _without_ids(await _export(at, await _import(at, empty))) == _without_ids(empty)
+        assert without_ids(await export_document(at, await import_document(at, empty))) == without_ids(empty)
         for number in range(1, 9):
             await at.turn(session.id, f"Point {number}. {LONG}")
         waiting = await at.turn(session.id, "Look it up.", tools=TOOLS)
         assert waiting.context["summary_triggered"]
-        document = await _export(at, session.id)
+        document = await export_document(at, session.id)
         assert len(document["turns"]) == 8
         assert "Look it up." not in json.dumps(document)
         assert [summary["created_by_turn_id"] for summary in document["summaries"]] == [None]
-        made = await _import(at, document)
+        made = await import_document(at, document)
         assert (await at.turn(made, "Next.")).turn.seq == 9
 
 
@@ -178,14 +178,15 @@ async def test_an_export_while_a_failed_turn_runs_again_is_of_the_past_before_th
         cited = {str(each) for fact in summary.key_facts for each in fact.message_ids}
         waiting = await retry_turn(at.rt, ref_of(session.id), failed, TurnOptions(tools=TOOLS), "main")
         assert waiting.turn.status is TurnStatus.AWAITING_TOOLS
-        document = await _export(at, session.id)
+        document = await export_document(at, session.id)
         assert len(document["turns"]) == 7
         assert cited
         assert not cited & {message["id"] for message in document["messages"]}
         assert not document["summaries"]
         fork = (await fork_session(at.rt, ref_of(session.id), None)).id
         prompts = [
-            (await at.turn(each, "Next.")).context["prompt_sha256"] for each in (await _import(at, document), fork)
+            (await at.turn(each, "Next.")).context["prompt_sha256"]
+            for each in (await import_document(at, document), fork)
         ]
         assert prompts[0] == prompts[1]
 
@@ -197,12 +198,12 @@ async def test_counts_are_ours_whatever_a_document_says(database_url: str, tmp_p
     ):
         session = await at.session()
         await at.turn(session.id, LONG)
-        document = await _export(at, session.id)
+        document = await export_document(at, session.id)
         lied = copy.deepcopy(document)
         for message in lied["messages"]:
             message |= {"token_estimate": 0, "token_encoding": "nonsense"}
         lied["turns"][0]["user_input"] = "Something else."
-        assert _without_ids(await _export(at, await _import(at, lied))) == _without_ids(document)
+        assert without_ids(await export_document(at, await import_document(at, lied))) == without_ids(document)
 
 
 def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -401,7 +402,7 @@ async def test_an_inconsistent_document_is_refused_with_the_place_and_nothing_is
         await _pins(at, session.id)
         for number in range(1, 10):
             await at.turn(session.id, f"Point {number}. {LONG}")
-        document = await _export(at, session.id)
+        document = await export_document(at, session.id)
         assert [len(document[section]) for section in ("turns", "messages", "summaries", "audits", "pins")] == [
             9,
             18,
@@ -413,13 +414,13 @@ async def test_an_inconsistent_document_is_refused_with_the_place_and_nothing_is
             changed = copy.deepcopy(document)
             lie(changed)
             with pytest.raises(ImportRefused) as refused:
-                await _import(at, changed)
+                await import_document(at, changed)
             places = [found for found, _ in refused.value.faults]
             assert any(found.startswith(place) for found in places), (name, refused.value.faults)
             assert len(places) <= 20
         assert [kept.id for kept in (await list_sessions(at.rt, TENANT, NEWEST)).items] == [session.id]
         assert await at.rows("SELECT count(*) AS n FROM turns") == [{"n": 9}]
-        await _import(at, document)
+        await import_document(at, document)
 
 
 async def _pins(at: Service, session_id: SessionId) -> None:
@@ -439,10 +440,10 @@ async def test_times_that_are_still_to_come_do_not_keep_a_session_from_being_pur
     database_url: str, tmp_path: Path
 ) -> None:
     async with serving(model(reply)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
-        document = await _export(at, await busy_session(at))
+        document = await export_document(at, await busy_session(at))
         for row in (*document["pins"], *document["summaries"], *document["turns"]):
             row |= {name: "2999-12-31T00:00:00Z" for name in ("created_at", "updated_at") if name in row}
-        made = await _import(at, document)
+        made = await import_document(at, document)
         turns = (await list_turns(at.rt, ref_of(made), OLDEST)).items
         assert max(turn.created_at for turn in turns) <= at.rt.now()
         await grow_old(at, made)
@@ -456,11 +457,11 @@ async def test_signed_thoughts_travel_with_their_messages(database_url: str, tmp
     ):
         first, _ = await two_rounds_and_another_turn(at)
         source = first.turn.session_id
-        document = await _export(at, source)
+        document = await export_document(at, source)
         assert any(message["reasoning_blocks"] for message in document["messages"])
-        copies = [await _import(at, document), (await fork_session(at.rt, ref_of(source), None)).id]
+        copies = [await import_document(at, document), (await fork_session(at.rt, ref_of(source), None)).id]
         for made in copies:
-            assert _without_ids(await _export(at, made)) == _without_ids(document)
+            assert without_ids(await export_document(at, made)) == without_ids(document)
             turn = (await list_turns(at.rt, ref_of(made), OLDEST)).items[0]
             for number in (1, 2, 3):
                 original = await get_prompt(at.rt, ref_of(source), first.turn.id, number)
@@ -474,7 +475,7 @@ async def test_a_prompt_with_any_number_is_rebuilt_after_an_import_and_exported_
     """Postgres returns 1e16 as an integer and -0.0 as 0.0; the hash of the prompt was checked before that."""
     async with service(database_url) as at:
         turn = (await at.turn((await at.session()).id, "Hello.")).turn
-        document = await _export(at, turn.session_id)
+        document = await export_document(at, turn.session_id)
         document["messages"][0]["content"] = [{"type": "text", "text": "Hello.", "x": json.loads(number)}]
         read = parse_body(orjson.dumps(document))
         messages = {message["seq"]: archived_message(message) for message in read["messages"]}
@@ -485,7 +486,7 @@ async def test_a_prompt_with_any_number_is_rebuilt_after_an_import_and_exported_
             copied = await at.imported(document)
             (row,) = await at.rows("SELECT id FROM turns WHERE session_id = :id", id=copied.id)
             assert (await get_prompt(at.rt, ref_of(copied.id), row["id"], None)).prompt_sha256 == audit["prompt_sha256"]
-            document = await _export(at, copied.id)
+            document = await export_document(at, copied.id)
 
 
 @pytest.mark.skipif(citus_servers() is not None, reason="it reads what one server has counted")
