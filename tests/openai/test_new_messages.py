@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.errors import InvalidRequest
+from app.domain.frozen import replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Message, MessageId, ToolCall, TurnId
 from app.openai.chat_messages import as_one, check_pairing, cut_turns, read_messages
@@ -209,6 +210,21 @@ def test_several_messages_of_the_user_are_known_again_as_the_one_that_was_stored
     kept = [Message(before.id, before.turn_id, 1, "user", content, 1)]
     assert new_messages(incoming, kept) is None
     assert words(new_messages([*incoming, IncomingMessage(2, "user", "u3")], kept) or ()) == ["u3"]
+
+
+@pytest.mark.parametrize(
+    ("past", "sent", "new"),
+    [
+        ("ua|ub ok", "ua ub ok u2 ok u3", "u2 ok u3"),
+        ("uh ok u2|uh ok u3", "uh ok u2 uh ok u3 a3 u4", "a3 u4"),
+        ("uh ok u2|uh ok", "uh ok u2 uh ok u3", "u3"),
+        ("u0 mine u1 ok ub ok u2|u3 a3", "u0 mine u1 ok ub ok u2 u3 a3 u4 mine u5", "u4 mine u5"),
+        ("ua ub a1", "ua ub a1 ua ub a2 u3", "ua ub a2 u3"),
+    ],
+)
+def test_a_list_is_compared_as_it_is_stored_with_the_users_messages_joined(past: str, sent: str, new: str) -> None:
+    joined = [replace(message, content=str(message.content).replace("|", "\n\n")) for message in stored(past)]
+    assert words(new_messages(listed(*sent.split()), joined) or ()) == new.split()
 
 
 def test_text_is_the_same_as_one_part_of_text() -> None:

@@ -3,7 +3,8 @@
 Chat clients send the whole history, its newest part, or only the newest message with every request. The newest of the
 list's assistant messages that the session has is looked up. The messages after it are new, except those that are stored
 too: the messages of a turn without an answer. A client may have changed an assistant message (for example by removing
-reasoning); then it is matched by the message before it, the user's or a tool's result.
+reasoning); then it is matched by the message before it, the user's or a tool's result. Consecutive messages of the user
+are compared as one, as a turn stores them.
 
 If a client names no session, its conversation is recognized by digests. A digest stands for the beginning of a list,
 from the owner and the instructions through one of its messages. It is the SHA-256 of the previous digest and that
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import TypeAlias
 
 from app.domain.content import call_input, canonical_bytes, canonical_json, content_text
@@ -172,42 +173,61 @@ def _after_turn(
 
 def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:
     """Return the index from which messages of the list may be new, and the stored messages that these may repeat."""
-    ours, theirs = [_key(message) for message in stored], [_key(message) for message in messages]
-    replied = next((place for place in range(len(stored) - 1, -1, -1) if stored[place].role == "assistant"), -1)
+    (ours, our_ends), (theirs, their_ends) = _joined_keys(stored), _joined_keys(messages)
+    replied = next((place for place in range(len(ours) - 1, -1, -1) if _is_reply(ours[place])), -1)
+    after = our_ends[replied] if replied >= 0 else 0
     if 0 < len(ours) < len(theirs) and theirs[: len(ours)] == ours:
-        outputs = _outputs_by_call(messages[replied + 1 : len(ours)])
-        if outputs == _outputs_by_call(stored[replied + 1 :]):
-            return len(ours), ()  # what follows may read like earlier messages, but was answered elsewhere
-    if common := _newest_common(messages, theirs, stored, ours):
+        end = their_ends[len(ours) - 1]
+        outputs = _outputs_by_call(messages[their_ends[replied] if replied >= 0 else 0 : end])
+        if outputs == _outputs_by_call(stored[after:]):
+            return end, ()  # what follows may read like earlier messages, but was answered elsewhere
+    if common := _newest_common(theirs, ours):
         at, place = common
-        return at + 1, stored[place + 1 :]
+        return their_ends[at], stored[our_ends[place] :]
     if messages and messages[0].role == "tool" and theirs[0] in ours:
         if any(call.id == messages[0].tool_call_id for call in stored[-1].tool_calls):
             return 0, ()  # some models give the calls of each round the same ids
-        place = len(ours) - 1 - ours[::-1].index(theirs[0])
+        place = our_ends[len(ours) - 1 - ours[::-1].index(theirs[0])] - 1
         return 0, stored[next((at for at in range(place, 0, -1) if stored[at - 1].role != "tool"), 0) :]
     # No common message: the whole list is new, unless it repeats the last input, which has no answer.
-    return 0, stored[replied + 1 :]
+    return 0, stored[after:]
 
 
-def _newest_common(
-    messages: Sequence[IncomingMessage], theirs: Sequence[_Key], stored: Sequence[Message], ours: Sequence[_Key]
-) -> tuple[int, int] | None:
+def _joined_keys(messages: Sequence[IncomingMessage | Message]) -> tuple[list[_Key], list[int]]:
+    """The keys of messages, consecutive ones of the user as the one that a turn stores; and the index after each."""
+    keys: list[_Key] = []
+    ends: list[int] = []
+    for is_user, group in groupby(messages, lambda message: message.role == "user"):
+        run, end = list(group), ends[-1] if ends else 0
+        if is_user and len(run) > 1:
+            users = [each if isinstance(each, IncomingMessage) else IncomingMessage.of_stored(0, each) for each in run]
+            keys.append(_key(as_one(users)))
+            ends.append(end + len(run))
+        else:
+            keys += map(_key, run)
+            ends += range(end + 1, end + len(run) + 1)
+    return keys, ends
+
+
+def _is_reply(key: _Key) -> bool:
+    return key[0] in ("assistant", "calls")
+
+
+def _newest_common(theirs: Sequence[_Key], ours: Sequence[_Key]) -> tuple[int, int] | None:
     """The indexes, in the list and here, of the newest reply that both have. One that only reads like an older one that
     is stored, or follows the same message, is none: a reply before it in the list is stored after that one, with more
     of the same before it."""
-    exact, by_previous = _places(stored, ours)
+    exact, by_previous = _places(ours)
     best: tuple[int, int] | None = None
     newest, longest, is_changed, left = -1, -1, True, _MOST_REPLIES
-    for at in range(len(messages) - 1, -1, -1):
-        if messages[at].role != "assistant":
+    for at in range(len(theirs) - 1, -1, -1):
+        if not _is_reply(theirs[at]):
             continue
         left -= best is not None
         if not left:
             break
         places = exact.get(theirs[at])
-        is_text = at and messages[at - 1].role != "assistant" and not messages[at].tool_calls
-        found = places or (by_previous.get(theirs[at - 1]) if is_text else None)
+        found = places or (by_previous.get(theirs[at - 1]) if _follows_input(theirs, at) else None)
         if not found or found[0] <= newest:
             continue
         run, place = max([(_run(theirs, at, ours, place), place) for place in found[:_MOST_PLACES]])
@@ -216,17 +236,20 @@ def _newest_common(
     return best
 
 
-def _places(
-    stored: Sequence[Message], keys: Sequence[_Key]
-) -> tuple[Mapping[_Key, list[int]], Mapping[_Key, list[int]]]:
-    """The indexes of assistant messages, newest first: by their key, and of those without calls by the key of the
-    message before each."""
+def _follows_input(keys: Sequence[_Key], at: int) -> bool:
+    """Whether this is a text of the assistant behind a message of the user or a tool."""
+    return keys[at][0] == "assistant" and at > 0 and not _is_reply(keys[at - 1])
+
+
+def _places(keys: Sequence[_Key]) -> tuple[Mapping[_Key, list[int]], Mapping[_Key, list[int]]]:
+    """The indexes of replies, newest first: by their key, and of those without calls by the key of the message before
+    each."""
     exact: dict[_Key, list[int]] = {}
     by_previous: dict[_Key, list[int]] = {}
-    for place in range(len(stored) - 1, -1, -1):
-        if stored[place].role == "assistant":
+    for place in range(len(keys) - 1, -1, -1):
+        if _is_reply(keys[place]):
             exact.setdefault(keys[place], []).append(place)
-            if place and stored[place - 1].role != "assistant" and not stored[place].tool_calls:
+            if _follows_input(keys, place):
                 by_previous.setdefault(keys[place - 1], []).append(place)
     return exact, by_previous
 
