@@ -122,6 +122,10 @@ def words(incoming: Sequence[IncomingMessage]) -> list[str]:
         (["u1 a1", "un ok", "u2 a2"], "u1 a1 un ok u2 a2 un ok u3", "un ok u3"),
         (["u0 a0", "un ok", "u2 a2"], "un ok u2 a2 un ok un ok u3", "un ok un ok u3"),
         (["u1 ok", "u2 a2", "u3 a3"], "u1 x u2 a3 u3 ok u4", "u4"),
+        (["u1 a1", "u2 ok"], "u2 ok u3 ok u4", "u3 ok u4"),
+        (["u1 a1", "u2 ok", "u3 ok"], "u3 ok u4 ok u5 ok u6", "u4 ok u5 ok u6"),
+        (["u1 ok", "u1 ok"], "u1 ok u1-edited ok u3", "u3"),
+        (["u0 a0", "un a1"], "un a1 un a2 u3", "un a2 u3"),
         # After all that the session has, messages that read like earlier ones were answered elsewhere.
         (["u1 ok"], "u1 ok u2 ok u3", "u2 ok u3"),
         (["un a1"], "un a1 un a2 un", "un a2 un"),

@@ -228,9 +228,15 @@ def _newest_common(theirs: Sequence[_Key], ours: Sequence[_Key]) -> tuple[int, i
             break
         places = exact.get(theirs[at])
         found = places or (by_previous.get(theirs[at - 1]) if _follows_input(theirs, at) else None)
-        if not found or found[0] <= newest:
+        if not found or found[0] < newest or (best and found[0] == newest and not places):
             continue
-        run, place = max([(_run(theirs, at, ours, place), place) for place in found[:_MOST_PLACES]])
+        if best and found[0] == newest:  # the best may repeat this one: then it is new
+            if is_changed or _run(theirs, at, ours, best[1]) > longest:
+                run, place = _longest_run(theirs, at, ours, found[_MOST_PLACES - 1 :: -1])
+                if place == best[1]:
+                    best, longest, is_changed = (at, place), run, False
+            continue
+        run, place = _longest_run(theirs, at, ours, found[:_MOST_PLACES])
         if place > newest and (is_changed or (places and run > longest)):
             best, newest, longest, is_changed = (at, place), found[0], run, places is None
     return best
@@ -252,6 +258,12 @@ def _places(keys: Sequence[_Key]) -> tuple[Mapping[_Key, list[int]], Mapping[_Ke
             if _follows_input(keys, place):
                 by_previous.setdefault(keys[place - 1], []).append(place)
     return exact, by_previous
+
+
+def _longest_run(theirs: Sequence[_Key], at: int, ours: Sequence[_Key], places: Sequence[int]) -> tuple[int, int]:
+    """The longest of the runs before the places, and its place: the first of those."""
+    runs = [_run(theirs, at, ours, place) for place in places]
+    return max(runs), places[runs.index(max(runs))]
 
 
 def _run(theirs: Sequence[_Key], at: int, ours: Sequence[_Key], place: int) -> int:
