@@ -29,7 +29,6 @@ from app.api import problems
 from app.api.edge import Exchange
 from app.api.openapi import usual_refusals
 from app.api.schemas.bodies import parse_object, places
-from app.api.schemas.values import UUID_TEXT
 from app.core.fairness import tenant_at_work
 from app.domain.errors import (
     DatabaseUnavailable,
@@ -56,6 +55,7 @@ _LONG_ANSWER_BYTES = 64 * 1024
 T = TypeVar("T")
 _MISSING = object()
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
+UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 @frozen

@@ -15,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 from app.api.problems import KINDS, PROBLEM_JSON, is_messages_path, is_openai_path
 from app.api.schemas.chat import ChatErrorOut
 from app.api.schemas.messages import MessagesErrorOut
-from app.api.schemas.values import IDEMPOTENCY_KEY, Open
+from app.api.schemas.values import Open, in_words
 from app.domain.types import LARGEST, JsonObject
 from app.services.paging import PageRequest
 
@@ -26,7 +26,7 @@ IdempotencyKey = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        pattern=IDEMPOTENCY_KEY,
+        pattern=in_words("^[!-~]{1,255}$", "Must have 1 to 255 visible ASCII characters"),
         description="1 to 255 visible ASCII characters. The same key and body return the same turn.",
     ),
 ]

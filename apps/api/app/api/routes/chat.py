@@ -16,11 +16,10 @@ from fastapi import APIRouter, Depends, Header
 from starlette.responses import Response
 
 from app.api import problems
-from app.api.direct_route import Call, DirectRoute
+from app.api.direct_route import UUID_TEXT, Call, DirectRoute
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, session_answers
 from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompletion
-from app.api.schemas.values import UUID_TEXT
 from app.api.streaming import answer_turn
 from app.domain.content import custom_call_json, is_custom, tool_call_json, tool_name
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError

@@ -18,7 +18,7 @@ from app.api.direct_route import Call, DirectRoute, SessionInPath, UnreadRoute, 
 from app.api.openapi import DEFAULT_LIMIT, Cursor, Limit, NewestFirst
 from app.api.schemas import sessions as schemas
 from app.api.schemas.archive import Document, ImportIn, read_import
-from app.api.schemas.values import WITHOUT_NUL
+from app.api.schemas.values import in_words
 from app.api.streaming import ClosingResponse
 from app.archive.document import FORMAT, VERSION
 from app.domain.errors import Busy, InvalidRequest, NotFound
@@ -36,7 +36,7 @@ Words = Annotated[
     str | None,
     Query(
         max_length=200,
-        pattern=WITHOUT_NUL,
+        pattern=in_words(r"^[^\x00]*$", "Must have no NUL character"),
         description="Only sessions with these words, in any case, in id, goal, labels, metadata or first message.",
     ),
 ]

@@ -14,10 +14,10 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api import problems
-from app.api.direct_route import Call, DirectRoute, SessionInPath
+from app.api.direct_route import UUID_TEXT, Call, DirectRoute, SessionInPath
 from app.api.openapi import WRITE, FromSeq, IdempotencyKey, OldestFirst, event_stream, refusals
 from app.api.schemas import turns as schemas
-from app.api.schemas.values import UUIDS
+from app.api.schemas.values import in_words
 from app.api.streaming import answer_turn, encoded_event
 from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json, tool_name
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, NotFound, PlimsollError
@@ -38,7 +38,9 @@ router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["turns"], route_cla
 MessageIds = Annotated[
     str | None,
     Query(
-        pattern=UUIDS,
+        pattern=in_words(
+            f"^{UUID_TEXT.pattern}(?:,{UUID_TEXT.pattern}){{0,99}}$", "Must be at most 100 UUIDs, separated by commas"
+        ),
         description="Only these ids: at most 100, separated by commas, all on one page.",
     ),
 ]

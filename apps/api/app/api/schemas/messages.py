@@ -5,20 +5,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator
 
 from app.api.schemas.chat import CallId, ChatMetadata
 from app.api.schemas.content import TextOrParts, TextPart
-from app.api.schemas.values import (
-    Answer,
-    ClearThinking,
-    In,
-    MessagesToolName,
-    NotEmpty,
-    Open,
-    VendorIn,
-    optional,
-)
+from app.api.schemas.values import Answer, In, NotEmpty, Open, VendorIn, in_words, optional
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
 
 
@@ -134,7 +125,12 @@ class MessagesTool(Open):
     """A tool that the client runs. Tools that Anthropic defines or runs are not supported."""
 
     type: Literal["custom"] | None = None
-    name: MessagesToolName
+    name: Annotated[
+        str,
+        StringConstraints(
+            pattern=in_words("^[A-Za-z0-9_-]{1,128}$", "Must have 1 to 128 letters of English, digits, - and _")
+        ),
+    ]
     description: str | None = None
     input_schema: dict[str, Any]
 
@@ -215,7 +211,15 @@ class ClearToolUsesEdit(In):
 class ClearThinkingEdit(Open):
     """No effect: reasoning is sent in the running tool loop only."""
 
-    type: ClearThinking
+    type: Annotated[
+        str,
+        StringConstraints(
+            pattern=in_words(
+                "^clear_thinking_[0-9]{8}$",
+                "Must be compact_20260112, clear_tool_uses_20250919, or clear_thinking_ and a date",
+            )
+        ),
+    ]
 
 
 class CompactEdit(In):

@@ -8,7 +8,6 @@ A test checks real answers against the classes that describe them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import fields
 from datetime import datetime
@@ -67,42 +66,45 @@ class Open(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
 
-_ID = "^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$"
+PATTERNS_IN_WORDS: dict[str, str] = {}
+"""What an error says in place of each pattern."""
+
+
+def in_words(pattern: str, words: str) -> str:
+    """The pattern, of which errors say these words."""
+    PATTERNS_IN_WORDS[pattern] = words
+    return pattern
+
+
 Id = Annotated[
     str,
-    StringConstraints(pattern=_ID),
+    StringConstraints(pattern=in_words("^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$", "Must be a UUID in lower case")),
     WithJsonSchema({"type": "string", "format": "uuid"}),
 ]
 
 OutputTokens = Annotated[SmallSeq | None, Field(description="Clamped to the output reserve.")]
 
-_SHA256 = "^[0-9a-f]{64}$"
-Sha256 = Annotated[str, StringConstraints(pattern=_SHA256)]
+Sha256 = Annotated[
+    str, StringConstraints(pattern=in_words("^[0-9a-f]{64}$", "Must have 64 hexadecimal digits in lower case"))
+]
 
 NotEmpty = Annotated[str, StringConstraints(min_length=1)]
 
-_FUNCTION_NAME = "^[A-Za-z0-9_-]{1,64}$"
-FunctionName = Annotated[str, StringConstraints(pattern=_FUNCTION_NAME)]
-
-_MESSAGES_TOOL_NAME = "^[A-Za-z0-9_-]{1,128}$"
-MessagesToolName = Annotated[str, StringConstraints(pattern=_MESSAGES_TOOL_NAME)]
-
-_CLEAR_THINKING = "^clear_thinking_[0-9]{8}$"
-ClearThinking = Annotated[str, StringConstraints(pattern=_CLEAR_THINKING)]
+FunctionName = Annotated[
+    str,
+    StringConstraints(
+        pattern=in_words("^[A-Za-z0-9_-]{1,64}$", "Must have 1 to 64 letters of English, digits, - and _")
+    ),
+]
 
 Seq = Annotated[int, Field(ge=1, le=LARGEST)]
 
-_SPEAKER = r"^[^\s\x00-\x1f\x7f<|\\/>]{1,64}$"
+_SPEAKER = in_words(r"^[^\s\x00-\x1f\x7f<|\\/>]{1,64}$", r"Must have 1 to 64 characters without blanks and < > | \ /")
 Speaker = Annotated[str, StringConstraints(pattern=_SPEAKER)]
 """The name of one of several people or agents, in the form that OpenAI accepts: it is sent to providers unchanged."""
 
-_DOLLARS = r"^[0-9]{1,9}(\.[0-9]{1,10})?$"
+_DOLLARS = in_words(r"^[0-9]{1,9}(\.[0-9]{1,10})?$", "Must be an amount such as 0.0125, with at most 10 decimals")
 Dollars = Annotated[str, StringConstraints(pattern=_DOLLARS)]
-
-IDEMPOTENCY_KEY = "^[!-~]{1,255}$"
-WITHOUT_NUL = r"^[^\x00]*$"
-UUID_TEXT = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-UUIDS = f"^{UUID_TEXT.pattern}(?:,{UUID_TEXT.pattern}){{0,99}}$"
 
 
 def _instant(value: str) -> str:
@@ -111,28 +113,16 @@ def _instant(value: str) -> str:
     return value
 
 
-_INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|\+00:00)$"
+_INSTANT = in_words(
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|\+00:00)$",
+    "Must be a time in UTC such as 2026-05-08T13:56:00Z",
+)
 Instant = Annotated[
     str,
     StringConstraints(pattern=_INSTANT),
     AfterValidator(_instant),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
-
-PATTERNS_IN_WORDS = {
-    _SPEAKER: r"Must have 1 to 64 characters without blanks and < > | \ /",
-    _INSTANT: "Must be a time in UTC such as 2026-05-08T13:56:00Z",
-    _FUNCTION_NAME: "Must have 1 to 64 letters of English, digits, - and _",
-    _MESSAGES_TOOL_NAME: "Must have 1 to 128 letters of English, digits, - and _",
-    _CLEAR_THINKING: "Must be compact_20260112, clear_tool_uses_20250919, or clear_thinking_ and a date",
-    _ID: "Must be a UUID in lower case",
-    _SHA256: "Must have 64 hexadecimal digits in lower case",
-    _DOLLARS: "Must be an amount such as 0.0125, with at most 10 decimals",
-    IDEMPOTENCY_KEY: "Must have 1 to 255 visible ASCII characters",
-    WITHOUT_NUL: "Must have no NUL character",
-    UUIDS: "Must be at most 100 UUIDs, separated by commas",
-}
-"""What an error says in place of each pattern."""
 
 
 def answer_of(record: type[Any], base: type[BaseModel] = Answer) -> type[BaseModel]:
