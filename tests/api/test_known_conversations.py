@@ -284,6 +284,24 @@ def test_a_message_that_failed_is_not_sent_for_a_list_without_it(database_url: s
         assert at.sent() == mine
 
 
+def test_calls_whose_outputs_got_no_answer_are_not_sent_for_a_list_that_ends_before_them(
+    database_url: str, tmp_path: Path
+) -> None:
+    refused = Answer({"error": {"message": "no"}}, status=400)
+    script = (say(None, "c1"), say(None, "c2"), refused, say("Otherwise."))
+    with chat_service(database_url, tmp_path, *script) as at:
+        history = [user("Look up")]
+        for text in ("found", "broken"):
+            session_id, reply = post(at, history, tools=TOOLS)
+            call = reply.model_dump(exclude_none=True)
+            output = {"role": "tool", "tool_call_id": reply.tool_calls[0].id, "content": text}
+            history += [call, output, user("And more")]
+        with pytest.raises(openai.BadRequestError):
+            post(at, history[:-1], tools=TOOLS)
+        assert post(at, history[:4], tools=TOOLS)[0] != session_id
+        assert [message["content"] for message in at.sent()] == ["Look up", None, "found", "And more"]
+
+
 def test_recognition_is_turned_off_for_a_request_and_for_a_deployment(database_url: str, tmp_path: Path) -> None:
     off: dict[str, Any] = {"extra_headers": {"X-Session-New": "true"}}
     with chat_service(database_url, tmp_path, say("Hello.")) as at:

@@ -340,7 +340,13 @@ def test_a_list_with_the_message_that_got_no_answer_goes_on(sent: str) -> None:
 
 @pytest.mark.parametrize(
     ("sent", "unanswered"),
-    [("u1 a1 u3", "u2"), ("u1 a1", "u2"), ("u1 a1 u2 cx tx=2", "u2 cx tx"), ("u1 a1 u3", "u2 cx tx")],
+    [
+        ("u1 a1 u3", "u2"),
+        ("u1 a1", "u2"),
+        ("u1 a1 u2 cx tx=2", "u2 cx tx"),
+        ("u1 a1 u3", "u2 cx tx"),
+        ("u1 a1 u2", "u2 cx tx"),
+    ],
 )
 def test_a_list_without_what_got_no_answer_does_not_go_on(sent: str, unanswered: str) -> None:
     assert not goes_on(listed(*sent.split()), stored("u1 a1", unanswered), Anchor(TurnId(UUID(int=0)), 0))

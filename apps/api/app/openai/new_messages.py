@@ -97,10 +97,12 @@ def new_messages(
 
 def goes_on(messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None = None) -> bool:
     """Whether a list has the newest reply of the session with all that got no answer after it, or repeats the messages
-    that it answered."""
+    that it answered. One that ends before calls whose outputs got no answer does not: these are not in it."""
     tail, known = _after_common(messages, stored, anchor)
-    is_whole = len(tail) < len(messages) and _repeated(tail, known)[1] == len(known)
-    return is_whole or new_messages(messages, stored, anchor) is None
+    is_whole = _repeated(tail, known)[1] == len(known)
+    if is_whole and len(tail) < len(messages):
+        return True
+    return new_messages(messages, stored, anchor) is None and (is_whole or stored[-1].role == "assistant")
 
 
 def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
