@@ -237,6 +237,30 @@ async def test_outputs_that_were_checked_against_an_earlier_round_are_not_stored
         assert done.turn.assistant_output == "Seen."
 
 
+async def test_a_retry_that_was_read_while_another_one_ran_is_not_claimed_once_that_has_failed(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Its round and its steps would have the numbers of the other's, and its answer could not be stored."""
+    gate, refused = asyncio.Event(), {"error": {"message": "no"}}
+    script = [Answer(refused, status=401), Answer(refused, status=401, after=gate.is_set)]
+    async with serving(*script) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = ref_of((await at.session()).id)
+        with pytest.raises(ProviderRefused):
+            await at.turn(session.id, "First")
+        (failed,) = await at.rows("SELECT id FROM turns")
+        server.arrived.clear()
+        retry = asyncio.create_task(retry_turn(at.rt, session, failed["id"], TurnOptions(), "main"))
+        await server.arrived.wait()
+        async with at.rt.database.begin() as tx:
+            running = await waiting_turn(tx, session, failed["id"])
+            assert running is not None
+            gate.set()
+            with pytest.raises(ProviderRefused):
+                await retry
+            ended_as = (TurnStatus.FAILED,)
+            assert await reclaim_turn(tx, session, failed["id"], running, (), 30, ended_as=ended_as) is None
+
+
 async def test_a_failed_turn_is_not_run_again_once_another_one_followed_it(database_url: str, tmp_path: Path) -> None:
     """Its answer would stand after the later turn's messages."""
     script = [Answer({"error": {"message": "no"}}, status=401), chat("Yes."), chat("Too late.")]

@@ -106,7 +106,7 @@ def _reclaim(request: str, block: str = "") -> Statement:
             SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
                 request = coalesce({request}, request), lease_expires_at = {_LEASE_END}
             WHERE session_id = :session_id AND id = :turn_id AND fence = :found_fence
-                AND status = ANY(:found_as) AND (status <> 'completed' OR assistant_output IS NULL)
+                AND status = :found_as AND (status <> 'completed' OR assistant_output IS NULL)
                 AND NOT EXISTS (SELECT FROM turns later
                     WHERE later.session_id = :session_id AND later.seq > turns.seq AND later.status <> 'rejected')
             RETURNING session_id, id, fence
@@ -245,7 +245,10 @@ async def reclaim_turn(
 ) -> Claim | None:
     """Stores the outputs (rows of messages, whose `seq` counts from 1) and sets the turn to running again, under the
     session's lock. None if it is no longer as `waiting`, which was read without the lock, or a turn that was not
-    rejected followed it. `request`, if given, replaces the stored one. With `ended_as` the turn had ended so."""
+    rejected followed it. `request`, if given, replaces the stored one. With `ended_as` the turn had ended so when it
+    was read: of one that ran then, the rounds and steps were not all stored yet."""
+    if waiting.status not in (ended_as or (TurnStatus.AWAITING_TOOLS,)):
+        return None
     row = await tx.fetchrow(
         _LOCK_SESSION, **of_session(session), messages=len(outputs) + 1, changes=int(bool(ended_as))
     )
@@ -260,7 +263,7 @@ async def reclaim_turn(
         lease_s=lease_s,
         request=request,
         found_fence=waiting.fence,
-        found_as=[status.value for status in ended_as or (TurnStatus.AWAITING_TOOLS,)],
+        found_as=waiting.status.value,
     )
     if fence is None:
         return None
