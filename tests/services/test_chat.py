@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.db.turns import newest_messages
 from app.domain.incoming import IncomingMessage
+from app.domain.types import SessionRef
 from app.services.openai.chat import ChatRequest, complete_chat, store_list
-from app.services.turn.types import TurnOptions
-from tests.providers.server import Answer, Seen, serving
-from tests.services.service import models_toml, ref_of, service
+from app.services.turn.types import TurnOptions, TurnOutcome
+from tests.providers.server import Answer, ScriptedServer, Seen, serving
+from tests.services.service import Service, models_toml, ref_of, service
 
 QUESTION = "What did the harbour crane cost?"
 
 
-def _posted(*, all_new: bool, is_retry: bool = False) -> ChatRequest:
+def _posted(*, all_new: bool, **changes: Any) -> ChatRequest:
     digest = sha256(QUESTION.encode()).hexdigest()
-    return ChatRequest(
-        (IncomingMessage(0, "user", QUESTION),), TurnOptions(), "main", digest, is_retry=is_retry, all_new=all_new
-    )
+    message = IncomingMessage(0, "user", QUESTION)
+    return ChatRequest((message,), TurnOptions(), "main", digest, all_new=all_new, **changes)
 
 
-@pytest.mark.parametrize("all_new", [False, True], ids=["whole list", "new items"])
-async def test_a_request_that_its_own_retry_overtakes_is_answered_as_the_retry_was(
-    database_url: str, tmp_path: Path, all_new: bool
-) -> None:
-    """The request has read the session, and waits for the vector of its question before it claims its turn."""
+@dataclass(frozen=True)
+class _Overtaken:
+    """A request that has read the session, and waits for the vector of its question before it claims its turn until it
+    `goes_on`; another service with the same session; and the model that answers both."""
+
+    at: Service
+    elsewhere: Service
+    session: SessionRef
+    answer: asyncio.Task[TurnOutcome]
+    goes_on: asyncio.Event
+    server: ScriptedServer
+
+
+@asynccontextmanager
+async def _overtaken(database_url: str, folder: Path, request: ChatRequest) -> AsyncGenerator[_Overtaken]:
     waits, goes_on = asyncio.Event(), asyncio.Event()
 
-    def play(request: Seen) -> Answer:
-        if request.path.endswith("/embeddings"):
+    def play(seen: Seen) -> Answer:
+        if seen.path.endswith("/embeddings"):
             waits.set()
             return Answer({"data": [{"index": 0, "embedding": [1.0, 0.0]}]}, after=goes_on.is_set)
         return Answer({"choices": [{"index": 0, "message": {"content": "A lot."}, "finish_reason": "stop"}]})
@@ -42,19 +56,41 @@ async def test_a_request_that_its_own_retry_overtakes_is_answered_as_the_retry_w
         vectors = f'[models.vectors]\nprovider = "openai"\nmodel = "vectors-1"\nbase_url = "{server.base_url}"\n'
         models = models_toml(server, extra=vectors)
         async with (
-            service(database_url, models, folder=tmp_path, embeds_with="vectors") as at,
-            service(database_url, models, folder=tmp_path) as elsewhere,
+            service(database_url, models, folder=folder, embeds_with="vectors") as at,
+            service(database_url, models, folder=folder) as elsewhere,
         ):
             session = ref_of((await at.session()).id)
             assert at.rt.embeddings is not None
             at.rt.embeddings.compared_in(session, "recall")
-            first = asyncio.create_task(complete_chat(at.rt, session, _posted(all_new=all_new)))
+            answer = asyncio.create_task(complete_chat(at.rt, session, request))
             await asyncio.wait_for(waits.wait(), 20)
-            retry = await complete_chat(elsewhere.rt, session, _posted(all_new=all_new, is_retry=True))
-            goes_on.set()
-            assert (await first).turn.id == retry.turn.id
-            assert await at.rows("SELECT seq FROM turns") == [{"seq": 1}]
-            assert sum(seen.path.endswith("/chat/completions") for seen in server.seen) == 1
+            yield _Overtaken(at, elsewhere, session, answer, goes_on, server)
+
+
+@pytest.mark.parametrize("all_new", [False, True], ids=["whole list", "new items"])
+async def test_a_request_that_its_own_retry_overtakes_is_answered_as_the_retry_was(
+    database_url: str, tmp_path: Path, all_new: bool
+) -> None:
+    async with _overtaken(database_url, tmp_path, _posted(all_new=all_new)) as first:
+        retry = await complete_chat(first.elsewhere.rt, first.session, _posted(all_new=all_new, is_retry=True))
+        first.goes_on.set()
+        assert (await first.answer).turn.id == retry.turn.id
+        assert await first.at.rows("SELECT seq FROM turns") == [{"seq": 1}]
+        assert sum(seen.path.endswith("/chat/completions") for seen in first.server.seen) == 1
+
+
+async def test_a_request_that_an_equal_one_with_another_key_overtakes_gets_a_turn_and_an_answer_of_its_own(
+    database_url: str, tmp_path: Path
+) -> None:
+    """With the other's answer its own key would stand for no turn, and its repetition would get another answer."""
+    request = _posted(all_new=True, idempotency_key="first")
+    async with _overtaken(database_url, tmp_path, request) as first:
+        await complete_chat(first.elsewhere.rt, first.session, _posted(all_new=True, idempotency_key="second"))
+        first.goes_on.set()
+        answered = (await first.answer).turn
+        stored = await first.at.rows("SELECT idempotency_key FROM turns ORDER BY seq")
+        assert [row["idempotency_key"] for row in stored] == ["second", "first"]
+        assert (await complete_chat(first.at.rt, first.session, request)).turn == answered
 
 
 @pytest.mark.parametrize("text", ["a" * 10_000, "".join(map(str, range(2_577)))], ids=["compressed", "not compressed"])

@@ -125,7 +125,8 @@ async def complete_chat(
         try:
             return await _answer_next(rt, session, request, newest, step, listen)
         except TurnInProgress:  # another request changed the session: read it again
-            request = replace(request, is_retry=True)  # what overtook an equal request is a retry of it
+            if request.idempotency_key is None or step.message is None:  # else its turn is found by the key
+                request = replace(request, is_retry=True)  # what overtook an equal request is a retry of it
     raise TurnInProgress(_IN_PROGRESS)
 
 
