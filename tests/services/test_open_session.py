@@ -72,6 +72,20 @@ async def test_two_branches_at_once_are_never_one_anothers_past(database_url: st
         assert len(await at.rows(KEPT)) == 3
 
 
+async def test_an_equal_list_with_another_key_is_a_branch_and_each_key_keeps_its_turn(
+    database_url: str, tmp_path: Path
+) -> None:
+    """It was taken for a repetition, and answered behind the reply to the other."""
+    async with serving(chat(YES)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await answered(at, listed("One"))
+        requests = [replace(listed("One", YES, "Two"), idempotency_key=key) for key in ("this", "that")]
+        outcomes = [await answered(at, request) for request in requests]
+        assert [message["content"] for message in server.seen[-1].json["messages"]] == ["One", YES, "Two"]
+        assert len(await at.rows(KEPT)) == 2
+        await answered(at, listed("One", YES, "Two", YES, "Three"))
+        assert [(await answered(at, request)).turn for request in requests] == [each.turn for each in outcomes]
+
+
 async def test_a_branch_is_not_answered_in_a_fork_that_a_person_made_at_the_same_point(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -238,7 +238,8 @@ _BY_LIST = sql(f"""
         CAST(:request_sha256 AS text) IS NOT NULL
             AND EXISTS (
                 {_LATER} AND n.request_sha256 = :request_sha256
-                    AND (n.seq = s.last_turn_seq OR n.idempotency_key = :idempotency_key)) AS is_repeated
+                    AND CASE WHEN CAST(:idempotency_key AS text) IS NULL THEN n.seq = s.last_turn_seq
+                        ELSE n.idempotency_key = :idempotency_key END) AS is_repeated
     FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.conversation_sha256 = ANY(:digests) AND s.tenant_id = :tenant_id
         AND (s.{_FOR_ANSWER}) IS NOT TRUE AND t.status IN {ANSWERED}
@@ -251,8 +252,9 @@ _BY_LIST = sql(f"""
 @frozen
 class KnownTurn:
     """The newest turn that a list of messages continues, and the `place` of its digest among those of the list.
-    `is_last` is false where its session already has later turns; `is_repeated` is true where the last of them, or the
-    one with its key, came from the same request. With `is_unanswered` a later one failed or was cancelled."""
+    `is_last` is false where its session already has later turns; `is_repeated` is true where the last of them, or for
+    a request with a key the one with that key, came from the same request. With `is_unanswered` a later one failed or
+    was cancelled."""
 
     session_id: SessionId
     turn_id: TurnId
