@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.errors import NotFound, TurnInProgress
+from app.domain.errors import IdempotencyInFlight, NotFound, TurnInProgress
 from app.domain.frozen import replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime, ResponseNote
@@ -84,6 +84,22 @@ async def test_an_equal_list_with_another_key_is_a_branch_and_each_key_keeps_its
         assert len(await at.rows(KEPT)) == 2
         await answered(at, listed("One", YES, "Two", YES, "Three"))
         assert [(await answered(at, request)).turn for request in requests] == [each.turn for each in outcomes]
+
+
+async def test_a_branch_that_is_requested_twice_at_once_with_one_key_is_answered_once(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Both have their forks before either has its turn."""
+    async with serving(chat(YES)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await answered(at, listed("One"))
+        await answered(at, listed("One", YES, "Two"))
+        request = replace(listed("One", YES, "This"), idempotency_key="key")
+        first, second = await opened(at, request), await opened(at, request)
+        outcome = await respond(at.rt, first)
+        with pytest.raises(IdempotencyInFlight):
+            await respond(at.rt, second)
+        assert (await answered(at, request)).turn == outcome.turn
+        assert (server.hits, len(await at.rows("SELECT id FROM sessions"))) == (3, 2)
 
 
 async def test_a_branch_is_not_answered_in_a_fork_that_a_person_made_at_the_same_point(

@@ -48,9 +48,10 @@ class Target:
 
 async def open_session(rt: Runtime, tenant_id: TenantId, named: SessionId | str | None, request: ChatRequest) -> Target:
     """Finds or makes the session of a request: the one that it names, by its id or by the client's own name (it is
-    created if there is none of that name, and kept until it is deleted); else that of its compaction; else the one
-    whose messages it continues; else the one that was created for its key, or for the request of which it is a retry;
-    else a new one. Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`."""
+    created if there is none of that name, and kept until it is deleted); else that of its compaction; else the one that
+    was made for its key; else the one whose messages it continues; else the one that was made for the request of which
+    it is a retry; else a new one. Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`.
+    """
     check_options(rt, request)
     if isinstance(named, str):
         return Target(SessionRef(tenant_id, await _named(rt, tenant_id, named, request)), request)
@@ -61,8 +62,9 @@ async def open_session(rt: Runtime, tenant_id: TenantId, named: SessionId | str 
         return Target(session, request)
     if request.compaction is not None:
         return await _compacted(rt, tenant_id, request)
-    if found := await _recognized(rt, tenant_id, request) or await _begun(rt, tenant_id, request):
-        return found
+    for find in (_made_for_key, _recognized, _begun):
+        if found := await find(rt, tenant_id, request):
+            return found
     keeping = Keeping(request.lifetime, request.session_key, _new_fields(rt, request))
     return Target(SessionRef(tenant_id, SessionId(rt.new_id())), replace(request, directions=(), keeping=keeping))
 
@@ -183,6 +185,13 @@ def _new_fields(rt: Runtime, request: ChatRequest) -> JsonObject:
     return with_defaults(rt, {"model_alias": request.model_alias, "instructions": instructions})
 
 
+async def _made_for_key(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:
+    if request.session_key is None:
+        return None
+    made = await rt.database.run(store.named_session, tenant_id, "idempotency_key", request.session_key, lock=True)
+    return None if made is None else Target(SessionRef(tenant_id, made), replace(request, all_new=False))
+
+
 async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:
     """The session whose past the list begins with: itself if nothing followed the past but messages without an answer
     that the list has too, else a fork that ends there."""
@@ -210,17 +219,14 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
         again = replace(again, anchor=turn_id and Anchor(turn_id, turn.place))
     else:
         forked = await fork_session(rt, session, turn.turn_id, Lifetime.FOR_ANSWER)
-    return in_fork(forked, tenant_id, again, None)
+    return in_fork(forked, tenant_id, again, key)
 
 
 async def _begun(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:
-    """The session that was made for the request's key; without a key the one that began with the request of which this
-    is a retry, if nothing else has followed there. That an answered one is the same client's is known by the digest of
-    its list. A running one only refuses the retry."""
-    if request.session_key is not None:
-        made = await rt.database.run(store.named_session, tenant_id, "idempotency_key", request.session_key, lock=True)
-        return None if made is None else Target(SessionRef(tenant_id, made), request)
-    if request.known is None or not request.is_retry:
+    """The session that began with the request of which this is a retry without a key, if nothing else has followed
+    there. That an answered one is the same client's is known by the digest of its list. A running one only refuses the
+    retry."""
+    if request.session_key is not None or request.known is None or not request.is_retry:
         return None
     began_ms = int((rt.now() - _RETRIED_WITHIN).timestamp() * 1000)
     after_id = UUID(int=began_ms << 80)  # ids begin with the time when they were made
