@@ -31,9 +31,11 @@ def vectors(request: Seen) -> Answer:
     return Answer({"data": data, "usage": {"prompt_tokens": 3 * len(texts)}})
 
 
-def answers(vectors: Callable[[Seen], Answer] = vectors) -> Callable[[Seen], Answer]:
+def answers(
+    vectors: Callable[[Seen], Answer] = vectors, reply: Callable[[Seen], Answer] | str = REPLY
+) -> Callable[[Seen], Answer]:
     """One server for both: chat completions, and vectors."""
-    chats = model(REPLY)
+    chats = model(reply)
     return lambda request: vectors(request) if request.path.endswith("/embeddings") else chats(request)
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.errors import NotFound
+from app.domain.errors import NotFound, ProviderRefused
 from app.domain.types import Pin, SessionRef, TenantId
 from app.services.archive.transfer import fork_session
 from app.services.sessions import delete_session, put_pin
-from app.services.turn.types import TurnRequest
+from app.services.turn.take import retry_turn
+from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.context import pin_figures
 from app.services.views.preview import preview_turn
 from app.services.views.search import look_back, search_session
@@ -22,6 +23,7 @@ from tests.services.meaning import (
     FACT,
     POLICY,
     QUESTION,
+    REPLY,
     SAID,
     SMALL_TALK,
     answered,
@@ -37,7 +39,8 @@ from tests.services.meaning import (
     vector_rows,
     vectors,
 )
-from tests.services.service import TENANT, ref_of, service
+from tests.services.service import TENANT, chat, client_tools, ref_of, service
+from tests.services.test_tools import TOOLS, calls
 
 
 async def test_what_has_no_word_of_the_question_comes_back_by_its_meaning_and_the_prompt_needs_no_vector_again(
@@ -67,6 +70,34 @@ async def test_what_has_no_word_of_the_question_comes_back_by_its_meaning_and_th
         assert audit.context_trim_log == outcome.context["context_trim_log"]
         assert await used_tokens(at, session_id) == 3 * len(texts_for(server))
         assert b'purpose="embedding"' in at.rt.telemetry.render()[0]
+
+
+async def test_a_round_and_a_retry_recall_by_meaning_in_a_process_that_did_not_begin_the_turn(
+    database_url: str, tmp_path: Path
+) -> None:
+    failures = [Answer({"error": {"message": "no"}}, status=400)]
+
+    def reply(request: Seen) -> Answer:
+        last = request.json["messages"][-1]
+        if last["role"] == "tool":
+            return failures.pop() if failures else chat(REPLY)
+        return calls("a") if last["content"] == QUESTION else chat(REPLY)
+
+    async with (
+        serving(answers(reply=reply)) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as other,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as third,
+    ):
+        session_id = await talked(at)
+        for each in (at, other, third):
+            await small_talk(each, session_id)  # from now on they wait for the vectors of its questions
+        turn = (await at.turn(session_id, QUESTION, tools=TOOLS)).turn
+        with pytest.raises(ProviderRefused):
+            await other.outputs(session_id, turn.id, {"a": "Nothing."})
+        await retry_turn(third.rt, ref_of(session_id), turn.id, TurnOptions(TOOLS), "main")
+        sent = [seen.json["messages"] for seen in server.seen if client_tools(seen)]
+        assert [FACT in [message["content"] for message in messages] for messages in sent] == [True] * 3
 
 
 async def test_a_turn_goes_on_without_a_vector_that_is_late_and_the_next_has_it(

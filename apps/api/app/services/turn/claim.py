@@ -61,7 +61,7 @@ from app.services.sessions import existing_in
 from app.services.turn.additions import Additions, add, check_outputs, draft_outputs
 from app.services.turn.gather import budget_of, layers_of, read_window
 from app.services.turn.planning import count_message, pack_messages
-from app.services.turn.recall import prepare_question
+from app.services.turn.recall import prepare_question, prepare_stored_question
 from app.services.turn.types import ClaimedTurn, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 from app.services.turn.window_rows import WindowRows, encoding_of
 
@@ -105,6 +105,7 @@ async def claim_outputs(
     """Claims a later round and stores its outputs, which must answer exactly the open calls. Returns the stored outcome
     if they are repeated. Raises `NotFound`, `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`, `LimitExceeded`,
     and the errors of `answer_again`."""
+    await prepare_stored_question(rt, session, turn_id)
     with rt.tracer.span("claim"):
         outputs = await draft_outputs(rt, request.outputs)
 
@@ -139,6 +140,7 @@ async def claim_retry(
             raise TurnInProgress("The turn's messages were removed meanwhile.")
         return ours, options, awake_alias(rt, model_alias, session.tenant_id)
 
+    await prepare_stored_question(rt, session, turn_id)
     try:
         with rt.tracer.span("claim"):
             return await _transaction_one(rt, session, found_ended, turns=1)

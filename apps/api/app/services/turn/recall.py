@@ -27,9 +27,10 @@ from app.db.recall import (
     unpacked_messages,
 )
 from app.db.records import add_usages
+from app.db.turns import get_turn
 from app.domain.content import content_text, named
 from app.domain.errors import NotFound
-from app.domain.types import Content, JsonObject, Message, Pin, SessionId, SessionRef, TenantId, Turn, Usage
+from app.domain.types import Content, JsonObject, Message, Pin, SessionId, SessionRef, TenantId, Turn, TurnId, Usage
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import Query, posting_count
@@ -236,6 +237,12 @@ async def prepare_question(rt: Runtime, session: SessionRef, content: Content) -
     recalls = compares_in("recall") and most_recalled_tokens(text, Recall(max_share=1.0), MOST_RECALLED_TOKENS)
     if recalls or compares_in("pins"):
         await rt.embeddings.prepare(session.tenant_id, text, partial(_store_usage, rt, rt.embeddings, session.id))
+
+
+async def prepare_stored_question(rt: Runtime, session: SessionRef, turn_id: TurnId) -> None:
+    """The same for the message of a stored turn, whose earlier rounds may have run in another process."""
+    if rt.embeddings and (turn := await rt.database.run(get_turn, session, turn_id)):
+        await prepare_question(rt, session, turn.user_input)
 
 
 async def prepare_search(rt: Runtime, session: SessionRef, words: str) -> None:
