@@ -139,7 +139,8 @@ async def _timed(database: Database, session_id: SessionId, turns: int, asked: s
     await embeddings.prepare(session.tenant_id, asked, _stores_nothing)
     message = Message(MessageId(uuid7()), TurnId(uuid7()), through_seq + 1, "user", asked, 0, said_at=datetime.now(UTC))
     took: defaultdict[str, list[float]] = defaultdict(list)
-    rows = cast(WindowRows, SimpleNamespace(session=session, policy=policy, encoding="o200k_base"))
+    state = SimpleNamespace(tenant_id=session.tenant_id, id=session.id, past_version=0)
+    rows = cast(WindowRows, SimpleNamespace(session=state, policy=policy, encoding="o200k_base"))
     for _ in range(ROUNDS):
         cold = Pasts(2**30, lambda: 0.0, telemetry)
         for name, pasts, by in (("kept", warm, None), ("kept, by meaning", warm, embeddings), ("not kept", cold, None)):
@@ -148,7 +149,7 @@ async def _timed(database: Database, session_id: SessionId, turns: int, asked: s
                 started = process_time()
                 await look_up(tx, rt, rows, message, through_seq, INPUT_BUDGET, pack=False)
                 took[name].append((process_time() - started) * 1000)
-        index, started = warm.index(session_id), process_time()
+        index, started = warm.index(session_id, 0), process_time()
         candidates(index, Query(asked, through_seq), INPUT_BUDGET, policy.recall.min_score_ratio)
         took["choose"].append((process_time() - started) * 1000)
     return {name: median(times) for name, times in took.items()}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from time import monotonic
+
 import pytest
 
 from app.db.records import TurnEnd, record_end
@@ -14,11 +17,13 @@ from app.openai.chat_messages import cut_turns
 from app.services.archive.new_rows import BATCH_ROWS
 from app.services.archive.transfer import draft_history
 from app.services.openai.chat import ChatRequest, complete_chat
+from app.services.pasts import Pasts
 from app.services.sessions import change_session, get_session
 from app.services.turn.additions import Additions
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.summarize import new_summary
 from app.services.turn.types import TurnOptions, TurnRequest
+from app.services.views.search import search_session
 from app.services.views.turns import get_prompt
 from tests.services.service import ref_of, service
 
@@ -58,6 +63,29 @@ async def test_what_was_added_with_a_rejected_turn_is_as_ineffective_as_the_turn
             assert await get_summary(tx, session.id, None) is None
         assert {row["status"] for row in await at.rows("SELECT status FROM turns")} == {"rejected"}
         assert (await get_session(at.rt, session)).instructions == changed
+
+
+async def test_a_search_while_a_turn_runs_finds_nothing_of_it_once_it_was_rejected(database_url: str) -> None:
+    """The index that its worker had cached kept what was added with the turn, and counted it in every score."""
+    said = _said(["The bees are here.", "Two", "The bees are there.", "Four"])
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        async with at.rt.database.autocommit() as tx:
+            newest = await newest_of(tx, session)
+        assert newest is not None
+        history = await draft_history(at.rt, "offline", cut_turns(said))
+        draft = await draft_turn(at.rt, TurnRequest(content="Five", request_sha256="x"), None)
+        claimed = await claim_drafted(at.rt, session, draft, TurnOptions(), Additions(newest, None, history, ()))
+        other, fresh = [replace(at.rt, pasts=Pasts(1 << 20, monotonic, at.rt.telemetry)) for _ in range(2)]
+        assert len((await search_session(other, session, "bees", 5)).items) == 2
+        async with at.rt.database.begin() as tx:
+            end = TurnEnd(TurnStatus.REJECTED, "offline", [], [], error={"code": "x"}, added=claimed.added)
+            assert await record_end(tx, claimed.claim, end) is not None
+        again = (*said, IncomingMessage(4, "user", "And now?"))
+        await complete_chat(at.rt, session, ChatRequest(again, TurnOptions(), "offline", "y"))
+        found = [await search_session(rt, session, "bees", 5) for rt in (other, fresh)]
+        assert len(found[1].items) == 2
+        assert found[0] == found[1]
 
 
 async def test_a_past_that_was_refused_with_its_turn_is_not_read_from_the_cache(database_url: str) -> None:

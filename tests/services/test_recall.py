@@ -110,7 +110,7 @@ async def test_a_turn_before_anything_was_evicted_looks_for_nothing(database_url
         session_id = await _talked(at, turns=5)
         outcome = await at.turn(session_id, "Where does Ottilie keep her bees?")
         assert "recalled" not in outcome.context["context_trim_log"]
-        assert at.rt.pasts.index(session_id) is EMPTY
+        assert at.rt.pasts.index(session_id, 0) is EMPTY
 
 
 async def test_without_recall_in_the_policy_nothing_comes_back(database_url: str, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ async def test_without_recall_in_the_policy_nothing_comes_back(database_url: str
         outcome = await at.turn(session_id, "Where does Ottilie keep her bees?")
         assert outcome.context["regions"]["recall"] == 0
         assert RECALL_NOTE not in await _contents(at, session_id, outcome.turn.id)
-        assert at.rt.pasts.index(session_id) is EMPTY
+        assert at.rt.pasts.index(session_id, 0) is EMPTY
 
 
 async def test_every_message_is_stored_with_its_packed_terms(database_url: str, tmp_path: Path) -> None:
@@ -153,10 +153,10 @@ async def test_messages_without_packed_terms_get_them_a_batch_a_turn_and_are_fou
         await at.turn(session_id, "Where does Ottilie keep her bees?")
         assert {row["seq"] for row in await at.rows(packed)} == set(range(1, 6))
         assert FACTS[0] in [message["content"] for message in server.seen[-1].json["messages"]]
-        assert at.rt.pasts.index(session_id) is EMPTY, "what is not complete is not kept"
+        assert at.rt.pasts.index(session_id, 0) is EMPTY, "what is not complete is not kept"
         await at.turn(session_id, "Where does Ottilie keep her bees?")
         assert {row["seq"] for row in await at.rows(packed)} == set(range(1, active["to_message_seq"] + 1))
-        assert at.rt.pasts.index(session_id) is not EMPTY
+        assert at.rt.pasts.index(session_id, 0) is not EMPTY
 
 
 async def test_looking_at_a_window_packs_nothing(database_url: str, tmp_path: Path) -> None:
@@ -196,10 +196,10 @@ async def test_a_warm_process_recalls_what_a_cold_one_does_and_reads_only_what_i
         other = Pasts(2**20, lambda: 0.0, at.rt.telemetry)
         for last_seq in (8, 8, 20, 12):
             async with at.rt.database.begin() as tx:
-                warm, _ = await settled_index(other, tx, session_id, last_seq)
+                warm, _ = await settled_index(other, tx, session_id, 0, last_seq)
                 cold, unpacked = await extended_index(tx, session_id, EMPTY, last_seq)
             assert unpacked == 0
-            assert other.index(session_id) is warm
+            assert other.index(session_id, 0) is warm
             assert warm.through_seq == max(last_seq, warm.through_seq)
             assert warm.seqs[: len(cold)].tolist() == cold.seqs.tolist()
             for asked in ("Where does Ottilie keep her bees?", "weather part 6 noted", "What is green and noted?"):
@@ -227,7 +227,7 @@ async def test_a_fork_from_the_middle_finds_what_was_said_in_itself(database_url
         source = await _talked(at)
         await at.turn(source, "Where does Ottilie keep her bees?")
         (second,) = await at.rows("SELECT id FROM turns WHERE seq = 2")
-        assert at.rt.pasts.index(source).through_seq > 4
+        assert at.rt.pasts.index(source, 0).through_seq > 4
         fork = (await fork_session(at.rt, ref_of(source), second["id"])).id
         for number in range(9):
             await at.turn(fork, "The grain silo has nine ladders." if not number else f"Talk of hats, part {number}.")
@@ -242,7 +242,7 @@ async def test_what_was_taken_back_or_rejected_does_not_come_back(database_url: 
     ):
         session_id = await _talked(at)
         await at.turn(session_id, "Where does Ottilie keep her bees, and where is the boathouse?")
-        assert at.rt.pasts.index(session_id) is not EMPTY
+        assert at.rt.pasts.index(session_id, 0) is not EMPTY
         await at.rows("UPDATE messages SET withdrawn = true WHERE seq = 1")
         await at.rows("UPDATE turns SET status = 'rejected' WHERE seq = 3")
         outcome = await at.turn(session_id, "Where does Ottilie keep her bees, and where is the boathouse?")
@@ -272,21 +272,21 @@ def test_cached_pasts_stay_within_their_bytes_and_are_evicted_when_unused() -> N
     entry_bytes = index.size_bytes + pasts.ENTRY_BYTES
     kept = Pasts(2 * entry_bytes, lambda: now[0], telemetry)
     for session_id in (one, two):
-        kept.keep_index(session_id, index)
-    assert kept.index(one) is index
-    kept.keep_index(three, index)
-    assert kept.index(two) is EMPTY, "used longest ago"
+        kept.keep_index(session_id, index, 0)
+    assert kept.index(one, 0) is index
+    kept.keep_index(three, index, 0)
+    assert kept.index(two, 0) is EMPTY, "used longest ago"
     assert kept.size_bytes == 2 * entry_bytes
     assert f"session_cache_bytes {float(kept.size_bytes)}" in telemetry.render()[0].decode()
     now[0] = pasts.IDLE_S / 2
-    assert kept.index(one) is index
+    assert kept.index(one, 0) is index
     now[0] = pasts.IDLE_S
     kept.forget_idle()
-    assert (kept.index(three), kept.index(one)) == (EMPTY, index)
+    assert (kept.index(three, 0), kept.index(one, 0)) == (EMPTY, index)
     assert kept.size_bytes == entry_bytes
     nothing = Pasts(0, lambda: now[0], telemetry)
-    nothing.keep_index(one, index)
-    assert nothing.index(one) is EMPTY
+    nothing.keep_index(one, index, 0)
+    assert nothing.index(one, 0) is EMPTY
 
 
 async def test_a_preset_without_recall_can_switch_it_on(database_url: str, tmp_path: Path) -> None:

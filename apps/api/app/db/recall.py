@@ -40,7 +40,8 @@ _TERMS = sql(f"""
 _TERMS_OF_ONE = sql("SELECT terms FROM messages WHERE session_id = :session_id AND seq = :seq")
 
 _SETTLED = sql(f"""
-    SELECT coalesce(min(m.seq) - 1, :last_seq)
+    SELECT coalesce(min(m.seq) - 1, :last_seq) AS settled_seq,
+        coalesce((SELECT s.past_version FROM sessions s WHERE s.id = :session_id), 0) AS past_version
     FROM turns t JOIN messages m ON m.session_id = t.session_id AND m.turn_id = t.id
     WHERE t.session_id = :session_id AND t.status IN {OPEN_STATUSES_SQL}
     """)
@@ -137,10 +138,12 @@ async def terms_at(tx: Transaction, session_id: SessionId, seq: int) -> bytes | 
     return await tx.fetchval(_TERMS_OF_ONE, session_id=session_id, seq=seq)
 
 
-async def settled_seq(tx: Transaction, session_id: SessionId, last_seq: int) -> int:
+async def settled_seq(tx: Transaction, session_id: SessionId, last_seq: int) -> tuple[int, int]:
     """The number through which no message can be added any more: the one before the open turn's first message, or
-    without an open turn `last_seq`, the last assigned number."""
-    return await tx.fetchval(_SETTLED, session_id=session_id, last_seq=last_seq)
+    without an open turn `last_seq`, the last assigned number. And the version of the past, which changes if messages
+    through that number are no longer to be found."""
+    row = await tx.fetch_one(_SETTLED, session_id=session_id, last_seq=last_seq)
+    return row["settled_seq"], row["past_version"]
 
 
 async def unpacked_messages(tx: Transaction, session_id: SessionId, through_seq: int, limit: int) -> list[Record]:

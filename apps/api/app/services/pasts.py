@@ -91,6 +91,7 @@ class _CachedSession:
     summary: Summary | None = None
     summary_bytes: int = 0
     index: Index = EMPTY
+    index_version: int = 0
     vectors: Vectors | None = None
     counting: Counting | None = None
     columns: Columns | None = None
@@ -182,14 +183,15 @@ class Pasts:
             past.summary, past.summary_bytes = summary, _size_of(summary)
             self._put(session_id, past)
 
-    def index(self, session_id: SessionId) -> Index:
-        """The cached index, as far as it goes; an empty one if the session is not cached."""
-        return self._read(session_id).index
+    def index(self, session_id: SessionId, past_version: int) -> Index:
+        """The cached index, as far as it goes; an empty one if the session is not cached, or its past has changed."""
+        past = self._read(session_id)
+        return past.index if past.index_version == past_version else EMPTY
 
-    def keep_index(self, session_id: SessionId, index: Index) -> None:
+    def keep_index(self, session_id: SessionId, index: Index, past_version: int) -> None:
         past = self._of(session_id)
-        if past.index.through_seq < index.through_seq:
-            past.index = index
+        if past.index_version != past_version or past.index.through_seq < index.through_seq:
+            past.index, past.index_version = index, past_version
             self._put(session_id, past)
 
     def vectors(self, session_id: SessionId, model: str, dimensions: int) -> Vectors:

@@ -35,7 +35,7 @@ from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import Query, posting_count
 from app.engine.recall.dates import date_keys, day_said
-from app.engine.recall.index import Index, Packed
+from app.engine.recall.index import EMPTY, Index, Packed
 from app.engine.recall.look_back_pages import (
     TextPage,
     matching_seqs,
@@ -97,7 +97,7 @@ async def look_up(
     has_words = query_terms(text) or (said_day is not None and date_keys(text, said_day))
     if room_tokens <= 0 or not (has_words or vector is not None):
         return Evicted()
-    index, _ = await settled_index(rt.pasts, tx, session.id, through_seq, pack=pack)
+    index, _ = await settled_index(rt.pasts, tx, session.id, session.past_version, through_seq, pack=pack)
     meaning = await settled_meaning(tx, rt.pasts, session, through_seq, embeddings, text)
     query = Query(text, through_seq, said_day, meaning)
     found = await ranked(index, query, partial(candidates, index, query, room_tokens, recall.min_score_ratio))
@@ -121,8 +121,8 @@ async def searchable(
 ) -> tuple[Index, int, Query]:
     """What a search among a session's messages through `last_seq` needs: their index, how many of them it misses
     because they are not indexed yet, and the query for the words, which were said on this day."""
-    settled_through = await settled_seq(tx, session.id, last_seq)
-    index, unpacked = await settled_index(rt.pasts, tx, session.id, settled_through)
+    settled_through, past_version = await settled_seq(tx, session.id, last_seq)
+    index, unpacked = await settled_index(rt.pasts, tx, session.id, past_version, settled_through)
     index, more_unpacked = await extended_index(tx, session.id, index, last_seq)
     meaning = await settled_meaning(tx, rt.pasts, session, settled_through, rt.embeddings, words)
     return index, unpacked + more_unpacked, Query(words, last_seq, said_day, meaning)
@@ -151,16 +151,16 @@ async def settled_meaning(
 
 
 async def settled_index(
-    pasts: Pasts, tx: Transaction, session_id: SessionId, settled_seq: int, *, pack: bool = False
+    pasts: Pasts, tx: Transaction, session_id: SessionId, past_version: int, settled_seq: int, *, pack: bool = False
 ) -> tuple[Index, int]:
     """The index of a session's messages, at least through `settled_seq`, below which nothing is written any more; and
     how many of them are missing in it, because they have no packed terms yet. With `pack`, some of those are packed.
     The index is cached if nothing is missing. Removes what is cached of the session if the database has lost it."""
-    kept = pasts.index(session_id)
+    kept = pasts.index(session_id, past_version)
     is_compared = pack and pasts.last_message(session_id)[0] is not None  # when the window was read
     if len(kept) and not is_compared and not kept.ends_with(await terms_at(tx, session_id, int(kept.seqs[-1]))):
         pasts.forget(session_id)
-        kept = pasts.index(session_id)
+        kept = EMPTY
     index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
     if unpacked and pack:
         rows = await unpacked_messages(tx, session_id, settled_seq, PACKED_A_TURN)
@@ -168,7 +168,7 @@ async def settled_index(
         await save_terms(tx, session_id, [row["seq"] for row in rows], terms)
         index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
     if not unpacked:
-        pasts.keep_index(session_id, index)
+        pasts.keep_index(session_id, index, past_version)
     return index, unpacked
 
 
