@@ -457,7 +457,7 @@ async def test_what_changed_is_read_without_the_sessions_and_the_older_turns_of_
         begin_now = "UPDATE turns SET created_at = now() WHERE seq = 2 AND session_id IN ($1, $2)"
         await transaction.execute(Statement(begin_now, ("mine", "other")), mine=UUID(int=4), other=UUID(int=5))
         tx = Explained(transaction)
-        watched = [(UUID(int=10), UUID(int=100_002))]
+        watched = {(UUID(int=10), UUID(int=100_002)): "running"}
         changed = await changed_turns(tx, [TenantId("default")], watched, within_s=6.0, limit=5_000)
         assert [row["session_id"].int for row in changed] == [10, 4], "by age"
         read = read_rows(tx.plans)

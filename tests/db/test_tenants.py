@@ -147,7 +147,7 @@ _CALLS: dict[Callable[..., Any], tuple[_Call, ...]] = {
         lambda tx, of: erasure.next_idle(tx, Idle(_LATER, of), after=_FIRST, sessions=9, messages=99, lock=False),
     ),
     figures.changed_turns: (
-        lambda tx, of: figures.changed_turns(tx, [of], [(_TALKED, _ANSWERED)], within_s=9, limit=9),
+        lambda tx, of: figures.changed_turns(tx, [of], {(_TALKED, _ANSWERED): ""}, within_s=9, limit=9),
     ),
     figures.open_turns: (lambda tx, of: figures.open_turns(tx, of, 9),),
     limits.clear_limits: (limits.clear_limits,),

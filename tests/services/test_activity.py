@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from app.db.database import Database
 from app.db.figures import changed_turns
 from app.domain.types import TenantId, TurnStatus
@@ -65,6 +67,52 @@ class _LatePoll:
             self.asked.set()
             await self.answered.wait()
         return found
+
+
+_WAITS_FOR_LONG = """
+    INSERT INTO turns (id, session_id, seq, status, user_input, model_alias, request_sha256, created_at)
+    VALUES (gen_random_uuid(), :session_id, 1, 'awaiting_tools', '', 'offline', '', '2026-01-01Z') RETURNING id
+    """
+"""Its client never came back with the outputs."""
+
+
+async def test_turns_that_wait_for_tools_for_ever_keep_no_event_from_others(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each poll read all of them again, and with 5,000 no other turn was reported."""
+    monkeypatch.setattr("app.services.views.activity._MOST_ROWS", 4)
+    async with service(database_url) as at:
+        activity = Activity(Allowance("event streams", 2, 0.5), poll_s=0.01)
+        waiting = [(await at.session()).id for _ in range(5)]
+        turn_ids = [(await at.rows(_WAITS_FOR_LONG, session_id=each))[0]["id"] for each in waiting]
+        with activity.follow(at.rt, TENANT) as follower:
+            assert len(await activity.open_turns(at.rt, TENANT)) == 5
+            assert await _hears_of_a_turn(at, follower)
+            assert not follower.missed
+            await cancel_turn(at.rt, ref_of(waiting[0]), turn_ids[0])
+            event = await next_event(follower, 10)
+            assert event is not None
+            assert (event.turn_id, event.status) == (turn_ids[0], TurnStatus.CANCELLED)
+
+
+async def test_of_turns_that_wait_for_tools_the_oldest_are_not_watched_for_ever(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.services.views.activity._MOST_WATCHED", 2)
+    async with service(database_url) as at:
+        activity = Activity(Allowance("event streams", 2, 0.5), poll_s=0.01)
+        ended: list[Any] = []
+        with activity.follow(at.rt, TENANT) as follower:
+            for _ in range(3):
+                session_id = (await at.session()).id
+                turn_id = (await at.rows(_WAITS_FOR_LONG, session_id=session_id))[0]["id"]
+                await activity.open_turns(at.rt, TENANT)
+                ended.append((session_id, turn_id))
+            assert await _hears_of_a_turn(at, follower)
+            for session_id, turn_id in ended:
+                await cancel_turn(at.rt, ref_of(session_id), turn_id)
+            heard = [await next_event(follower, 10), await next_event(follower, 10)]
+            assert {event.turn_id for event in heard if event} == {turn_id for _, turn_id in ended[1:]}
 
 
 async def test_a_turn_that_is_listed_while_a_poll_is_under_way_is_watched(database_url: str, tmp_path: Path) -> None:

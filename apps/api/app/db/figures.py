@@ -132,10 +132,10 @@ _COLUMNS = f"{_TENANT} AS tenant_id, " + ", ".join(
     {"turn_id": "t.id AS turn_id"}.get(name, f"t.{name}") for name in names_of(TurnChange)
 )
 
-# Three sources, each with its own index: turns that began recently, running ones, and those that were open at the last
-# read. `now()` rather than `clock_timestamp()`, because an index needs a value that is constant during the statement.
-# With only one bound of the time, the planner assumes that a third of all turns began so recently. Tenants take turns
-# in the rows: an import has any number of turns of any time.
+# Three sources, each with its own index: turns that began recently, running ones, and those that had another status at
+# the last read. `now()` rather than `clock_timestamp()`, because an index needs a value that is constant during the
+# statement. With only one bound of the time, the planner assumes that a third of all turns began so recently. Tenants
+# take turns in the rows: an import has any number of turns of any time.
 _CHANGED = sql(f"""
     SELECT * FROM (
         SELECT {_COLUMNS}, row_number() OVER (PARTITION BY {_TENANT} ORDER BY t.created_at, t.id) AS place FROM (
@@ -145,8 +145,10 @@ _CHANGED = sql(f"""
             UNION
             SELECT x.session_id, x.id FROM turns x WHERE x.status = 'running'
             UNION
-            SELECT w.session_id, w.id
-            FROM unnest(CAST(:session_ids AS uuid[]), CAST(:turn_ids AS uuid[])) AS w(session_id, id)
+            SELECT x.session_id, x.id
+            FROM unnest(CAST(:session_ids AS uuid[]), CAST(:turn_ids AS uuid[]), CAST(:statuses AS text[]))
+                AS w(session_id, id, status)
+            JOIN turns x ON x.session_id = w.session_id AND x.id = w.id AND x.status <> w.status
         ) found
         JOIN turns t ON t.session_id = found.session_id AND t.id = found.id
         WHERE {_TENANT} = ANY(:tenant_ids)
@@ -183,18 +185,19 @@ async def open_turns(tx: Transaction, tenant_id: TenantId, limit: int) -> list[R
 async def changed_turns(
     tx: Transaction,
     tenant_ids: Sequence[TenantId],
-    watched: Sequence[tuple[UUID, UUID]],
+    watched: Mapping[tuple[UUID, UUID], str],
     *,
     within_s: float,
     limit: int,
 ) -> list[Record]:
-    """The tenants' turns that began in the last `within_s` seconds, run, or are `watched` (session, turn): first the
-    oldest of each tenant, then the second of each (`place` 2), and so on."""
+    """The tenants' turns that began in the last `within_s` seconds, run, or have another status than `watched` (by
+    session and turn) has: first the oldest of each tenant, then the second of each (`place` 2), and so on."""
     return await tx.fetch(
         _CHANGED,
         tenant_ids=list(tenant_ids),
         session_ids=[session_id for session_id, _ in watched],
         turn_ids=[turn_id for _, turn_id in watched],
+        statuses=[*watched.values()],
         within_s=within_s,
         limit=limit,
     )

@@ -19,7 +19,7 @@ from app.db.driver import Record
 from app.db.figures import changed_turns, open_turns
 from app.domain.errors import DatabaseUnavailable, ProcessBusy, TooManyStreams
 from app.domain.figures import TurnChange
-from app.domain.types import OPEN_STATUSES, TenantId
+from app.domain.types import OPEN_STATUSES, TenantId, TurnStatus
 from app.services.process_state import Allowance
 from app.services.runtime import Runtime
 
@@ -30,6 +30,8 @@ _STREAMS_END_WITHIN_S = 30
 """Suggested retry delay when a process has no free stream. Another process may have one at once."""
 _MOST_WAITING = 256
 _MOST_ROWS = 5000
+_MOST_WATCHED = 5000
+"""Turns that wait for tools and whose end is an event: those of clients that never come back wait for ever."""
 _COMMITS_WITHIN_S = 5.0
 """Added to the period that a poll reads: a turn becomes visible at its commit, which is later than its timestamp."""
 
@@ -112,14 +114,14 @@ class Activity:
         return {follower.tenant_id for follower in self._followers}
 
     async def _poll(self, rt: Runtime, within_s: float) -> None:
-        asked = self._known.copy()
-        watched = [key for key, row in asked.items() if row["status"] in OPEN_STATUSES]
-        rows = await rt.database.run(
-            changed_turns, sorted(self._tenants()), watched, within_s=within_s, limit=_MOST_ROWS
-        )
+        asked, tenants = self._known.copy(), self._tenants()
+        followed = {key: row for key, row in asked.items() if row["tenant_id"] in tenants}
+        watched = {key: row["status"] for key, row in followed.items() if row["status"] in OPEN_STATUSES}
+        rows = await rt.database.run(changed_turns, sorted(tenants), watched, within_s=within_s, limit=_MOST_ROWS)
+        waiting = [key for key, status in watched.items() if status == TurnStatus.AWAITING_TOOLS]
         # Turns that were listed during the statement may have begun long before: the next one asks for them.
         before, listed = self._known, {key: row for key, row in self._known.items() if key not in asked}
-        self._known = listed | {_key(row): row for row in rows}
+        self._known = {key: asked[key] for key in waiting[-_MOST_WATCHED:]} | listed | {_key(row): row for row in rows}
         # Every tenant's rows before the last place are there; of its next ones some may not have fitted in.
         last_place = rows[-1]["place"] if len(rows) == _MOST_ROWS else math.inf
         self._miss_some({row["tenant_id"] for row in rows if row["place"] >= last_place - 1})
