@@ -471,7 +471,9 @@ async def test_open_turns_are_found_without_looking_through_all_turns(database_u
         tx = Explained(transaction)
         found = await open_turns(tx, TenantId("default"), 1)
         assert [row["session_id"].int for row in found] == [10]
-        assert read_rows(tx.plans)["turns"] <= SESSIONS // 10 + 1
+        read = read_rows(tx.plans)
+        assert read["turns"] <= SESSIONS // 10 + 1
+        assert read["sessions"] <= 2 * read["turns"], "the tenant of each, not all sessions"
 
 
 async def test_turns_that_wait_for_tools_are_counted_by_their_index_alone(database_url: str) -> None:

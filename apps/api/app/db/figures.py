@@ -157,8 +157,7 @@ _CHANGED = sql(f"""
 
 # In the order of `created_at` itself, Postgres may look through all turns for the open ones.
 _OPEN = sql(f"""
-    SELECT {_COLUMNS} FROM turns t JOIN sessions s ON s.id = t.session_id
-    WHERE t.status IN {OPEN_STATUSES_SQL} AND s.tenant_id = :tenant_id
+    SELECT {_COLUMNS} FROM turns t WHERE t.status IN {OPEN_STATUSES_SQL} AND {_TENANT} = :tenant_id
     ORDER BY t.created_at + interval '0' DESC LIMIT :limit
     """)
 
