@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
 
+from app.api.direct_route import Call
 from tests.api.chatting import chat_service
-from tests.api.conftest import PATIENCE_S
+from tests.api.conftest import PATIENCE_S, new_session
 from tests.providers.server import Answer, Play, Reset, Stream
 
+T = TypeVar("T")
 _WINDOWS_BYTES = 1024 * 1024
 _SESSION_BYTES = 600_000
 _FREED_WITHIN_S = 5.0
@@ -105,3 +107,49 @@ def test_a_turn_that_is_cancelled_frees_what_it_read(database_url: str, tmp_path
             assert chat.http.post(f"{session}/turns/{turn_id}/cancel").status_code == 200
             assert any("turn_cancelled" in line for line in lines)
         assert_freed(chat.http, session)
+
+
+_SAID = {"messages": [{"role": "user", "content": "Hello"}], "model": "main"}
+_REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "a turn": ("/v1/sessions/{}/turns", {"content": "Hello"}),
+    "a streamed turn": ("/v1/sessions/{}/turns", {"content": "Hello", "stream": True}),
+    "a streamed chat completion": ("/v1/chat/completions", {**_SAID, "stream": True}),
+    "a streamed message": ("/v1/messages", {**_SAID, "stream": True, "max_tokens": 9}),
+    "a streamed response": ("/v1/responses", {"model": "main", "input": "Hello", "stream": True}),
+    "a response in the background": ("/v1/responses", {"model": "main", "input": "Hello", "background": True}),
+}
+
+
+@pytest.mark.usefixtures("without_collections")
+def test_a_turn_that_a_limit_refuses_frees_what_it_read(database_url: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"max_windows_bytes": _WINDOWS_BYTES, "session_cache_bytes": 0}
+    with chat_service(database_url, tmp_path, window=400_000, **changes) as chat:
+        session = f"/v1/sessions/{imported(chat.http, 10)}"
+        assert chat.http.patch(session, json={"limits": {"turns_total": 0}}).status_code == 200
+        assert chat.http.post(f"{session}/turns", json={"content": "Hello"}).status_code == 429
+        assert_freed(chat.http, session)
+
+
+@pytest.mark.parametrize("case", _REFUSED)
+@pytest.mark.usefixtures("without_collections")
+def test_a_refused_request_is_freed(database_url: str, tmp_path: Path, case: str) -> None:
+    """The error of a stream referred to its request, and both stayed until a garbage collection."""
+    route, body = _REFUSED[case]
+    with chat_service(database_url, tmp_path) as chat:
+        session_id = new_session(chat.http, limits={"turns_total": 0})
+        headers = {"X-Session-Id": session_id, "Connection": "close"}
+        answer = chat.http.post(route.format(session_id), json=body, headers=headers)
+        assert answer.status_code == 429, answer.text
+        assert_none(lambda: objects_of(Call))
+
+
+def objects_of(kind: type[T]) -> list[T]:
+    return [each for each in gc.get_objects() if isinstance(each, kind)]
+
+
+def assert_none(found: Callable[[], Sequence[object]]) -> None:
+    """That there are soon none. The client may have its answer before the service is done with the request."""
+    gives_up_at = monotonic() + _FREED_WITHIN_S
+    while found() and monotonic() < gives_up_at:
+        sleep(0.02)
+    assert not found()

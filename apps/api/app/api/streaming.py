@@ -86,7 +86,12 @@ async def answer_turn(
         return json_response(form.whole(outcome), status, form.headers)
     cancels = call.service.cancel_on_disconnect and not background
     streamed = _Stream(call, work, form, cancels_on_disconnect=cancels)
-    await streamed.begun(0 if background or cancels else min(held_s, call.service.heartbeat_s))
+    error = await streamed.begun(0 if background or cancels else min(held_s, call.service.heartbeat_s))
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error, streamed  # they refer to the error, whose traceback refers to this frame
     return ClosingResponse(streamed.events(), EVENT_STREAM, {**STREAM_HEADERS, **form.headers})
 
 
@@ -147,27 +152,25 @@ class _Stream:
             task.exception()  # the last event reports it, or the turn's record if the client has disconnected
         self._pending.put(None)
 
-    async def begun(self, held_s: float) -> None:
+    async def begun(self, held_s: float) -> BaseException | None:
         """Waits until the context is assembled and then up to `held_s` for the answer's first event, or until the turn
-        ends if that is earlier. Raises the turn's error."""
+        ends if that is earlier. Returns the turn's error."""
         wait_s = None
         while True:
             try:
                 async with asyncio.timeout(wait_s):
                     event = await self._pending.get()
             except TimeoutError:
-                return
+                return None
             if event is None:
                 self._pending.put(None)
-                if not self._task.cancelled():
-                    self._task.result()  # raises the turn's error
-                return
+                return None if self._task.cancelled() else self._task.exception()
             self._early.append(event)
             if event.name == "turn.created":
                 self._turn = event.data["turn"]
                 self._call.note(turn_id=str(event.data["turn"]["id"]))
             elif event.name == "output.delta" or not held_s:
-                return
+                return None
             else:
                 wait_s = held_s
 

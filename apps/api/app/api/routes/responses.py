@@ -92,7 +92,10 @@ async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
     task = asyncio.ensure_future(work(listen))
     await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
     if not begun.done():
-        return form.whole(task.result())
+        try:
+            return form.whole(task.result())
+        finally:
+            del task  # it refers to the error, whose traceback refers to this frame
 
     async def ended() -> None:
         with suppress(PlimsollError):  # the turn's record has the error
