@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from app.api.direct_route import Call
+from app.api.edge import Exchange
 from tests.api.chatting import chat_service
 from tests.api.conftest import PATIENCE_S, new_session
 from tests.providers.server import Answer, Play, Reset, Stream
@@ -141,6 +142,15 @@ def test_a_refused_request_is_freed(database_url: str, tmp_path: Path, case: str
         answer = chat.http.post(route.format(session_id), json=body, headers=headers)
         assert answer.status_code == 429, answer.text
         assert_none(lambda: objects_of(Call))
+
+
+@pytest.mark.usefixtures("without_collections")
+def test_an_idle_connection_keeps_no_body(database_url: str, tmp_path: Path) -> None:
+    """Each kept that of its last request, and the JSON in it, which takes several times as much, for up to 65 s."""
+    with chat_service(database_url, tmp_path) as chat:
+        new_session(chat.http, metadata={"kept": "by the session alone"})
+        assert objects_of(Exchange)
+        assert_none(lambda: [each for each in objects_of(Exchange) if each.body or each.json])
 
 
 def objects_of(kind: type[T]) -> list[T]:

@@ -105,7 +105,7 @@ class Call(Request):
     @property
     def raw_body(self) -> Any:
         """The body's JSON as received. Handlers run only after it has been validated."""
-        return self.scope["plimsoll.json"]
+        return self.exchange.json
 
     async def aside(self, read: Callable[[], T]) -> T:
         """Return `read()`. If the body is large, it runs on a thread so that reading does not block other requests."""
@@ -204,7 +204,7 @@ class DirectRoute(APIRoute):
         arguments = self._arguments.read(call, query)
         if self.body_field is not None:
             info = self.body_field.field_info
-            scope["plimsoll.json"], arguments[self.dependant.body_params[0].name] = self._read_body(
+            exchange.json, arguments[self.dependant.body_params[0].name] = self._read_body(
                 exchange, cast("type[BaseModel]", info.annotation), required=info.is_required()
             )
         return arguments

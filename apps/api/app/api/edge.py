@@ -51,13 +51,14 @@ _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 @dataclass(slots=True)
 class Exchange:
-    """The state of one request that the edge and the handler share: `body` is read here alone. Every log line of the
-    request has `fields`. `auth_error` is why authentication failed, `problem_code` the code of the problem that the
-    request got, or that ended its stream."""
+    """The state of one request that the edge and the handler share: `body` is read here alone, and `json` is what the
+    route has parsed of it. Every log line of the request has `fields`. `auth_error` is why authentication failed,
+    `problem_code` the code of the problem that the request got, or that ended its stream."""
 
     headers: Mapping[bytes, bytes]
     fields: dict[str, Any]
     body: bytes = b""
+    json: Any = None
     status: int | None = None
     tenant_id: TenantId | None = None
     auth_error: PlimsollError | None = None
@@ -142,6 +143,7 @@ class Edge:
             if exchange.problem_code is not None:
                 self.count_problem(exchange.problem_code)
             _log_request(scope, exchange, started)
+            exchange.body, exchange.json = b"", None  # the connection refers to the exchange until its next request
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         refused = self.hosts.refusal_of(scope, exchange.headers)
