@@ -5,10 +5,9 @@ Spans are calendar spans in UTC: a minute, a day, a month, or all time since the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from decimal import Decimal
-from functools import partial
 from math import inf
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias
@@ -78,16 +77,16 @@ def check_limits(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst:
     """Raises `LimitExceeded` for the limit that `worst` would exceed, by counts without it; of several the last that
     resets. A limit that is exactly reached is not exceeded. `what` names the call in the error."""
     by_span = {(used.scope, used.span): used for used in counted}
-    over: list[tuple[float, Callable[[], LimitExceeded]]] = []  # no errors: the one that is raised refers to this frame
+    over: list[tuple[float, tuple[str, Decimal, Used, Decimal]]] = []
     for scope, values in limits.items():
         for name, value in values.items():
             unit, span = LIMITS[name]
             used, needed = by_span[scope, span], Decimal(getattr(worst, unit))
             if used.settled(unit) + used.reserved(unit) + needed > value:
                 resets_after_s = inf if used.retry_after_s is None else used.retry_after_s
-                over.append((resets_after_s, partial(_refusal, name, value, used, needed, what)))
-    if over:
-        raise max(over, key=itemgetter(0))[1]()
+                over.append((resets_after_s, (name, value, used, needed)))
+    if over:  # only then is an error made: one in the list would refer to this frame, which refers to the list
+        raise _refusal(*max(over, key=itemgetter(0))[1], what)
 
 
 def _refusal(name: str, value: Decimal, counted: Used, needed: Decimal, what: str) -> LimitExceeded:
