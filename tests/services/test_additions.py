@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
 
@@ -12,7 +13,8 @@ from app.db.summaries import AttemptNote, get_summary, store_attempt
 from app.db.turns import newest_of
 from app.domain.errors import LimitExceeded
 from app.domain.incoming import IncomingMessage
-from app.domain.types import MessageId, Summary, SummaryBody, SummaryId, TurnStatus
+from app.domain.stored import NewSummary
+from app.domain.types import MessageId, SessionRef, Summary, SummaryBody, SummaryId, TurnStatus
 from app.openai.chat_messages import cut_turns
 from app.services.archive.new_rows import BATCH_ROWS
 from app.services.archive.transfer import draft_history
@@ -21,18 +23,42 @@ from app.services.pasts import Pasts
 from app.services.sessions import change_session, get_session
 from app.services.turn.additions import Additions
 from app.services.turn.claim import claim_drafted, draft_turn
+from app.services.turn.gather import session_window
 from app.services.turn.summarize import new_summary
-from app.services.turn.types import TurnOptions, TurnRequest
+from app.services.turn.types import ClaimedTurn, TurnOptions, TurnRequest
 from app.services.views.search import search_session
 from app.services.views.turns import get_prompt
-from tests.services.service import ref_of, service
+from tests.services.service import Service, ref_of, service
 
 LONG = 400
 """Messages of a past that a claim caches as it reads them."""
+_FOUR = ("One", "Two", "Three", "Four")
 
 
-def _said(texts: list[str]) -> tuple[IncomingMessage, ...]:
+def _said(texts: Sequence[str]) -> tuple[IncomingMessage, ...]:
     return tuple(IncomingMessage(at, "assistant" if at % 2 else "user", text) for at, text in enumerate(texts))
+
+
+async def _claimed_with_four(at: Service, session: SessionRef, texts: Sequence[str] = _FOUR) -> ClaimedTurn:
+    """A running turn, claimed together with four messages of past and instructions."""
+    async with at.rt.database.autocommit() as tx:
+        newest = await newest_of(tx, session)
+    assert newest is not None
+    history = await draft_history(at.rt, "offline", cut_turns(_said(texts)))
+    draft = await draft_turn(at.rt, TurnRequest(content="Five", request_sha256="x"), None)
+    return await claim_drafted(at.rt, session, draft, TurnOptions(), Additions(newest, None, history, ("Be brief.",)))
+
+
+async def _summary_of_four(at: Service, session: SessionRef) -> NewSummary:
+    ids = [MessageId(row["id"]) for row in await at.rows("SELECT id FROM messages ORDER BY seq")]
+    summary = Summary(SummaryId(at.rt.new_id()), SummaryBody("One to four."), ids[0], ids[3], 4, "model")
+    return new_summary(session.id, summary, None, "offline", at.rt.tokenizers.estimator("o200k_base"))
+
+
+async def _reject(at: Service, claimed: ClaimedTurn) -> None:
+    end = TurnEnd(TurnStatus.REJECTED, "offline", [], [], error={"code": "x"}, added=claimed.added)
+    async with at.rt.database.begin() as tx:
+        assert await record_end(tx, claimed.claim, end) is not None
 
 
 @pytest.mark.parametrize("changed", [None, "Be kind."], ids=["as added", "changed meanwhile"])
@@ -42,50 +68,45 @@ async def test_what_was_added_with_a_rejected_turn_is_as_ineffective_as_the_turn
     """Also a summary of it that the turn has made, but not instructions that somebody else has changed meanwhile."""
     async with service(database_url) as at:
         session = ref_of((await at.session()).id)
-        async with at.rt.database.autocommit() as tx:
-            newest = await newest_of(tx, session)
-        assert newest is not None
-        history = await draft_history(at.rt, "offline", cut_turns(_said(["One", "Two", "Three", "Four"])))
-        draft = await draft_turn(at.rt, TurnRequest(content="Five", request_sha256="x"), None)
-        additions = Additions(newest, None, history, ("Be brief.",))
-        claimed = await claim_drafted(at.rt, session, draft, TurnOptions(), additions)
+        claimed = await _claimed_with_four(at, session)
         assert (claimed.claim.seq, claimed.claim.session.instructions) == (3, "Be brief.")
-        ids = [MessageId(row["id"]) for row in await at.rows("SELECT id FROM messages ORDER BY seq")]
-        summary = Summary(SummaryId(at.rt.new_id()), SummaryBody("One to four."), ids[0], ids[3], 4, "model")
-        row = new_summary(session.id, summary, None, "offline", at.rt.tokenizers.estimator("o200k_base"))
+        row = await _summary_of_four(at, session)
         async with at.rt.database.autocommit() as tx:
-            assert await store_attempt(tx, session.id, row, AttemptNote(), claimed.claim)
+            assert await store_attempt(tx, claimed.claim.session, row, AttemptNote(), claimed.claim)
         if changed:
             await change_session(at.rt, session, {"instructions": changed})
-        async with at.rt.database.begin() as tx:
-            end = TurnEnd(TurnStatus.REJECTED, "offline", [], [], error={"code": "x"}, added=claimed.added)
-            assert await record_end(tx, claimed.claim, end) is not None
-            assert await get_summary(tx, session.id, None) is None
+        await _reject(at, claimed)
+        assert await at.rt.database.run(get_summary, session.id, None) is None
         assert {row["status"] for row in await at.rows("SELECT status FROM turns")} == {"rejected"}
         assert (await get_session(at.rt, session)).instructions == changed
 
 
 async def test_a_search_while_a_turn_runs_finds_nothing_of_it_once_it_was_rejected(database_url: str) -> None:
     """The index that its worker had cached kept what was added with the turn, and counted it in every score."""
-    said = _said(["The bees are here.", "Two", "The bees are there.", "Four"])
+    texts = ("The bees are here.", "Two", "The bees are there.", "Four")
     async with service(database_url) as at:
         session = ref_of((await at.session()).id)
-        async with at.rt.database.autocommit() as tx:
-            newest = await newest_of(tx, session)
-        assert newest is not None
-        history = await draft_history(at.rt, "offline", cut_turns(said))
-        draft = await draft_turn(at.rt, TurnRequest(content="Five", request_sha256="x"), None)
-        claimed = await claim_drafted(at.rt, session, draft, TurnOptions(), Additions(newest, None, history, ()))
+        claimed = await _claimed_with_four(at, session, texts)
         other, fresh = [replace(at.rt, pasts=Pasts(1 << 20, monotonic, at.rt.telemetry)) for _ in range(2)]
         assert len((await search_session(other, session, "bees", 5)).items) == 2
-        async with at.rt.database.begin() as tx:
-            end = TurnEnd(TurnStatus.REJECTED, "offline", [], [], error={"code": "x"}, added=claimed.added)
-            assert await record_end(tx, claimed.claim, end) is not None
-        again = (*said, IncomingMessage(4, "user", "And now?"))
+        await _reject(at, claimed)
+        again = (*_said(texts), IncomingMessage(4, "user", "And now?"))
         await complete_chat(at.rt, session, ChatRequest(again, TurnOptions(), "offline", "y"))
         found = [await search_session(rt, session, "bees", 5) for rt in (other, fresh)]
         assert len(found[1].items) == 2
         assert found[0] == found[1]
+
+
+async def test_a_summary_that_read_what_was_added_is_not_stored_after_that_was_rejected(database_url: str) -> None:
+    """One that is made in the background or on request, and belongs to no turn."""
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        claimed = await _claimed_with_four(at, session)
+        read = await session_window(at.rt, session)
+        row = await _summary_of_four(at, session)
+        await _reject(at, claimed)
+        assert not await at.rt.database.run(store_attempt, read.session, row, AttemptNote(), None)
+        assert await at.rt.database.run(get_summary, session.id, None) is None
 
 
 async def test_a_past_that_was_refused_with_its_turn_is_not_read_from_the_cache(database_url: str) -> None:

@@ -101,10 +101,8 @@ async def test_a_summary_is_stored_for_the_newest_claim_of_its_turn_only(databas
     async with service(database_url) as at:
         first, second = await claimed_twice(at)
         new = _summary(first.session_id, first.turn_id)
-        assert not await at.rt.database.run(store_attempt, first.session_id, new, AttemptNote(), first)
-        assert await at.rt.database.run(store_attempt, first.session_id, new, AttemptNote(), second)
+        assert not await at.rt.database.run(store_attempt, first.session, new, AttemptNote(), first)
+        assert await at.rt.database.run(store_attempt, first.session, new, AttemptNote(), second)
         await at.rows("UPDATE session_summaries SET status = 'undone' RETURNING id")
         later = replace(new, id=SummaryId(TWO), previous_summary_id=SummaryId(ONE))
-        assert not await at.rt.database.run(store_attempt, first.session_id, later, AttemptNote(), second), (
-            "ONE is undone"
-        )
+        assert not await at.rt.database.run(store_attempt, first.session, later, AttemptNote(), second), "ONE is undone"

@@ -142,11 +142,12 @@ def insert_in_session(
 
 
 def locked_session(condition: str = "true") -> str:
-    """A CTE `locked` that locks the row of `:session_id` until the transaction ends and has its id as `locked_id`; it
-    has no row where `condition` is false. A statement that joins it to what it writes locks nothing before it."""
+    """A CTE `locked` that locks the row of `:session_id` until the transaction ends and has its id as `locked_id`, and
+    its `past_version`; it has no row where `condition` is false. A statement that joins it to what it writes locks
+    nothing before it."""
     return f"""
         locked AS (
-            SELECT id AS locked_id FROM sessions
+            SELECT id AS locked_id, past_version FROM sessions
             WHERE id = :session_id AND {condition} FOR NO KEY UPDATE
         )
     """

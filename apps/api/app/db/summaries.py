@@ -23,6 +23,7 @@ from app.domain.types import (
     Pin,
     SessionId,
     SessionRef,
+    SessionState,
     Summary,
     SummaryBody,
     SummaryId,
@@ -60,9 +61,10 @@ _USAGES = insert_in_session(usage_records, "usages", "locked", {"turn_id": ":tur
 _SUMMARY = insert_in_session(session_summaries, "summaries", "ground", {"status": "'active'"})
 # Who comes late does not set it back: the count has been restarted since.
 _LATER_COUNT = "greatest(:count_after_seq, summary_count_after_seq)"
-# Stores a whole attempt: its note and its calls' usage in any case, its summary if the turn is still ours and the
-# folded summary is still active. Only `locked` waits. What was written meanwhile is seen by the locks and updates
-# after it, which read the current rows, and by the index that allows only one active summary.
+# Stores a whole attempt: its note and its calls' usage in any case, its summary if the folded summary is still active
+# and the turn is still ours, or for no turn the past is still the one that was read: a turn of it may have been
+# rejected or run again. Only `locked` waits. What was written meanwhile is seen by the locks and updates after it,
+# which read the current rows, and by the index that allows only one active summary.
 _STORE = sql(f"""
     WITH {locked_session()}, ours AS (
         SELECT id FROM turns
@@ -70,7 +72,8 @@ _STORE = sql(f"""
             AND fence = :fence AND status = 'running'
         FOR NO KEY UPDATE
     ), ground AS (
-        SELECT locked_id FROM locked WHERE CAST(:turn_id AS uuid) IS NULL OR EXISTS (SELECT FROM ours)
+        SELECT locked_id FROM locked WHERE EXISTS (SELECT FROM ours)
+            OR CAST(:turn_id AS uuid) IS NULL AND past_version = :past_version
     ), noted AS (
         UPDATE sessions SET
             summary_count_after_seq = {_LATER_COUNT},
@@ -195,13 +198,15 @@ async def prompt_context(
 
 
 async def store_attempt(
-    tx: Transaction, session_id: SessionId, new: NewSummary | None, note: AttemptNote, claim: Claim | None
+    tx: Transaction, session: SessionState, new: NewSummary | None, note: AttemptNote, claim: Claim | None
 ) -> bool:
     """Stores the note of an attempt in one statement with its summary, if the one that it folded is still active and
-    the turn it was made for is still ours; returns whether a summary was stored."""
+    the turn it was made for is still ours, or without one the past is still that of `session`, the state with which the
+    window was read; returns whether a summary was stored."""
     return await tx.fetchval(
         _STORE,
-        session_id=session_id,
+        session_id=session.id,
+        past_version=session.past_version,
         turn_id=claim.turn_id if claim else None,
         fence=claim.fence if claim else None,
         previous_id=new.previous_summary_id if new else None,

@@ -42,8 +42,8 @@ async def summarize_now(
     """Summarizes what is older than the protected turns, whatever the triggers say, and returns the new summary.
     `focus` is what it keeps in most detail, in place of the policy's focus; `own` are other overrides of the policy.
 
-    Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` if a turn is open, or if another
-    summary is being made or became active meanwhile.
+    Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` if a turn is open, if another
+    summary is being made or became active meanwhile, or if a turn of the past was run again or rejected.
     """
     rows = await session_window(rt, session)
     if any(turn.status in OPEN_STATUSES for turn in rows.turns):
@@ -62,7 +62,7 @@ async def summarize_now(
     attempt = await summarize(rt, SummaryJob(rows, fold, snapshot, "requested"))
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
         await rt.database.run(check_session, session)  # an erased session is `NotFound`, not in progress
-        raise TurnInProgress("Another summary is being made, or was made meanwhile.")
+        raise TurnInProgress("Another summary is being made, or was made meanwhile, or the past changed.")
     if attempt.summary is None:
         raise NothingToSummarize("No summary came out smaller than what it would replace.")
     made = await rt.database.run(store.get_summary, session.id, attempt.summary.id)
@@ -99,8 +99,8 @@ async def edit_summary(
     if new.token_estimate > most_tokens:
         raise InvalidRequest(f"It has {new.token_estimate} tokens; the policy lets a summary have {most_tokens}.")
     async with rt.database.autocommit() as tx:
-        if not await store.store_attempt(tx, session.id, new, store.AttemptNote(), None):
-            raise SummaryNotActive("Another summary became active meanwhile.")
+        if not await store.store_attempt(tx, rows.session, new, store.AttemptNote(), None):
+            raise SummaryNotActive("Another summary became active meanwhile, or the past changed.")
         return existing(await store.get_summary(tx, session.id, new.id), "session")  # erased meanwhile
 
 

@@ -67,7 +67,8 @@ _LEASE_SLACK_S = 10.0
 IN_PROGRESS = "in_progress"
 """The failure of an attempt that was not made because another summary of the session is in progress."""
 STALE = "stale"
-"""The failure of an attempt whose previous summary is no longer the active one, or whose turn is no longer ours."""
+"""The failure of an attempt whose previous summary is no longer the active one, whose turn is no longer ours, or, if it
+has none, whose past was changed meanwhile."""
 
 
 @frozen
@@ -156,7 +157,7 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
     note = AttemptNote(job.rows.turn_seq - 1, called, called and failure is not None, used, lease_id)
     choice, made_by = summarizer.choice if called else None, summarizer.alias
     new = summary and new_summary(session.id, summary, fold.previous, made_by, estimate, choice, usage, job.claim)
-    stored = await retried(rt.database.run)(store.store_attempt, session.id, new, note, job.claim)
+    stored = await retried(rt.database.run)(store.store_attempt, session, new, note, job.claim)
     return SummaryAttempt(
         summary=summary if stored else None,
         origin=origin,
@@ -199,7 +200,7 @@ async def note_emergency(rt: Runtime, rows: WindowRows, fold: Fold, claim: Claim
         return None
     summary = summary_of(SummaryId(rt.new_id()), fold, body, "emergency")
     new = new_summary(rows.session.id, summary, fold.previous, rows.model.alias, rows.estimate, claim=claim)
-    stored = await retried(rt.database.run)(store.store_attempt, rows.session.id, new, AttemptNote(), claim)
+    stored = await retried(rt.database.run)(store.store_attempt, rows.session, new, AttemptNote(), claim)
     return summary if stored else None
 
 
