@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.errors import IdempotencyInFlight, NotFound, TurnInProgress
+from app.domain.errors import ContextBudgetExceeded, IdempotencyInFlight, NotFound, TurnInProgress
 from app.domain.frozen import replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime, ResponseNote
@@ -17,7 +17,10 @@ from app.openai.new_messages import known_list
 from app.services.archive.transfer import fork_session
 from app.services.openai.chat import ChatRequest
 from app.services.openai.open_session import Target, open_session, respond
-from app.services.turn.types import TurnOptions, TurnOutcome
+from app.services.turn import take
+from app.services.turn.decide import decide
+from app.services.turn.record import Record
+from app.services.turn.types import TurnOptions, TurnOutcome, TurnPlan
 from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, model, models_toml, service
@@ -100,6 +103,32 @@ async def test_a_branch_that_is_requested_twice_at_once_with_one_key_is_answered
             await respond(at.rt, second)
         assert (await answered(at, request)).turn == outcome.turn
         assert (server.hits, len(await at.rows("SELECT id FROM sessions"))) == (3, 2)
+
+
+@pytest.mark.parametrize("fork_first", [True, False])
+async def test_a_request_is_answered_once_if_its_twin_was_given_a_fork_because_of_a_turn_that_was_then_rejected(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork_first: bool
+) -> None:
+    async with serving(chat(YES)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await answered(at, listed("One"))
+        request = replace(listed("One", YES, "Two"), idempotency_key="key")
+        found = list[Target]()
+
+        async def opened_meanwhile(record: Record) -> TurnPlan:
+            found.append(await opened(at, request))
+            return await decide(record)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(take, "decide", opened_meanwhile)
+            with pytest.raises(ContextBudgetExceeded):
+                await answered(at, listed("One", YES, "Too long. " * 10_000))
+        found.append(await opened(at, request))
+        first, second = found if fork_first else reversed(found)
+        outcome = await respond(at.rt, first)
+        with pytest.raises(IdempotencyInFlight):
+            await respond(at.rt, second)
+        assert (await answered(at, request)).turn == outcome.turn
+        assert server.hits == 2
 
 
 async def test_a_branch_is_not_answered_in_a_fork_that_a_person_made_at_the_same_point(

@@ -283,11 +283,13 @@ async def _additions(
     """What is stored besides what the model answers, or None. With `ends_waiting` a turn that waits for tools is ended:
     completed if the list has its outputs, else cancelled."""
     ends = ends_waiting and newest.status is TurnStatus.AWAITING_TOOLS
-    if not (ends or step.past or request.directions or request.keeping):
+    # While another turn ran in the session that was found for it, a request with the same key may have got a fork.
+    key = None if request.after_message_seq is None else request.session_key
+    if not (ends or step.past or request.directions or request.keeping or key):
         return None
     history = await draft_history(rt, request.model_alias, step.past) if step.past else ()
     outputs = await draft_outputs(rt, step.outputs) if ends else None
-    return Additions(newest, outputs, history, request.directions, request.keeping)
+    return Additions(newest, outputs, history, request.directions, request.keeping, key)
 
 
 @retried

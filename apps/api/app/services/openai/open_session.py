@@ -146,7 +146,7 @@ async def _compacted(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> 
     if at_end and request.is_kept:
         return Target(session, replace(request, after_message_seq=newest.last_message_seq))
     forked = await fork_session(rt, session, None if at_end else turns[0].id, Lifetime.FOR_ANSWER)
-    return in_fork(forked, tenant_id, request, key)
+    return in_fork(forked, session, request, key)
 
 
 async def answered_in(tx: Transaction, session: SessionRef, idempotency_key: str) -> SessionRef | None:
@@ -157,9 +157,10 @@ async def answered_in(tx: Transaction, session: SessionRef, idempotency_key: str
     return None if made is None else SessionRef(session.tenant_id, made)
 
 
-def in_fork(forked: Session, tenant_id: TenantId, request: ChatRequest, key: str | None) -> Target:
+def in_fork(forked: Session, source: SessionRef, request: ChatRequest, key: str | None) -> Target:
     """The target in a fork that was made for the request, `FOR_ANSWER`. A repeated request finds it by the key."""
-    return Target(SessionRef(tenant_id, forked.id), replace(request, keeping=Keeping(request.lifetime, key)))
+    keeping = Keeping(request.lifetime, key, source=source)
+    return Target(SessionRef(source.tenant_id, forked.id), replace(request, keeping=keeping))
 
 
 @retried
@@ -219,7 +220,7 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
         again = replace(again, anchor=turn_id and Anchor(turn_id, turn.place))
     else:
         forked = await fork_session(rt, session, turn.turn_id, Lifetime.FOR_ANSWER)
-    return in_fork(forked, tenant_id, again, key)
+    return in_fork(forked, session, again, key)
 
 
 async def _begun(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:

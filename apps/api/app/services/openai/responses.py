@@ -105,7 +105,7 @@ async def _after(rt: Runtime, tenant_id: TenantId, previous: ResponseRef, chat: 
         forked = await fork_session(rt, session, found.turn_id, Lifetime.FOR_ANSWER)
     else:
         forked, _ = await fork_within(rt, session, found.turn_id, previous.reply_seq, Lifetime.FOR_ANSWER)
-    return in_fork(forked, tenant_id, chat, key)
+    return in_fork(forked, session, chat, key)
 
 
 async def stored_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:

@@ -23,7 +23,7 @@ from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingMessage
 from app.domain.responses import Lifetime
 from app.domain.stored import NewHistory, message_row
-from app.domain.types import JsonObject, SessionRef, TurnId, TurnStatus
+from app.domain.types import JsonObject, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.items import joined_directions
 from app.services.runtime import Runtime, retried
 from app.services.sessions import insert_checked
@@ -38,24 +38,28 @@ _SLICE = 64
 @frozen
 class Keeping:
     """How the session of a request is kept once the request is accepted: for how long, and the idempotency key by which
-    a repeated request finds it. `fields` are those of a new session; None if the session is stored already."""
+    a repeated request finds it. `fields` are those of a new session; None if the session is stored already, as a fork
+    of `source`."""
 
     lifetime: Lifetime
     key: str | None = None
     fields: JsonObject | None = None
+    source: SessionRef | None = None
 
 
 @frozen
 class Additions:
     """What is added to a session whose state is `newest`, all counted. `outputs` answer the calls of the turn that
     waits for tools, which is then completed; if there are none, it is cancelled; None leaves it waiting. `history`
-    follows it. `directions` are appended to the session's instructions, each once."""
+    follows it. `directions` are appended to the session's instructions, each once. With `key`, no session may have been
+    made for a request with this idempotency key."""
 
     newest: Newest
     outputs: Sequence[JsonObject] | None
     history: Sequence[NewHistory]
     directions: tuple[str, ...]
     keeping: Keeping | None = None
+    key: str | None = None
 
 
 async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Additions) -> Added:
@@ -63,6 +67,8 @@ async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Addi
     no longer as in `newest`, `ToolOutputsMismatch`, `InvalidRequest` if the instructions would exceed
     `MOST_DIRECTIONS_CHARS`, and as `keep`."""
     newest, keeping = additions.newest, additions.keeping
+    if additions.key is not None:
+        await _check_key(tx, session.tenant_id, additions.key)
     if keeping is not None:
         await keep(rt, tx, session, keeping)
     is_new = keeping is not None and keeping.fields is not None
@@ -78,16 +84,23 @@ async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Addi
 
 async def keep(rt: Runtime, tx: Transaction, session: SessionRef, keeping: Keeping) -> None:
     """Stores the session if it is new, and how it is kept. Raises `IdempotencyInFlight` if another request with the key
-    has made a session meanwhile."""
+    has made a session meanwhile, or is answered in the one of which this is a fork."""
     key, lifetime = keeping.key, keeping.lifetime
-    if key and await session_store.named_session(tx, session.tenant_id, "idempotency_key", key, lock=True):
-        raise IdempotencyInFlight("Another request with this idempotency key has just begun.")
+    if key:
+        await _check_key(tx, session.tenant_id, key, keeping.source)
     if keeping.fields is not None:
         await insert_checked(rt, tx, session.tenant_id, keeping.fields, session.id)
     if key:
         await session_store.name_session(tx, session, "idempotency_key", key)
     if keeping.fields is None or lifetime is not Lifetime.UNTIL_DELETED:
         await session_store.set_lifetime(tx, session.id, lifetime)
+
+
+async def _check_key(tx: Transaction, tenant_id: TenantId, key: str, source: SessionRef | None = None) -> None:
+    """Raises as `keep`. Requests with the key wait for one another until their transactions end."""
+    made = await session_store.named_session(tx, tenant_id, "idempotency_key", key, lock=True)
+    if made is not None or (source is not None and await turns.turn_by_key(tx, source, key)):
+        raise IdempotencyInFlight("Another request with this idempotency key has just begun.")
 
 
 @retried
