@@ -13,18 +13,21 @@ from app.db.summaries import AttemptNote, get_summary, store_attempt
 from app.db.turns import newest_of
 from app.domain.errors import LimitExceeded
 from app.domain.incoming import IncomingMessage
+from app.domain.responses import item_id
 from app.domain.stored import NewSummary
-from app.domain.types import MessageId, SessionRef, Summary, SummaryBody, SummaryId, TurnStatus
+from app.domain.types import MessageId, SessionRef, Summary, SummaryBody, SummaryId, TurnId, TurnStatus
 from app.openai.chat_messages import cut_turns
 from app.services.archive.new_rows import BATCH_ROWS
 from app.services.archive.transfer import draft_history
 from app.services.openai.chat import ChatRequest, complete_chat
+from app.services.openai.conversations import withdraw_item
 from app.services.pasts import Pasts
 from app.services.sessions import change_session, get_session
 from app.services.turn.additions import Additions
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.gather import session_window
 from app.services.turn.summarize import new_summary
+from app.services.turn.take import retry_turn
 from app.services.turn.types import ClaimedTurn, TurnOptions, TurnRequest
 from app.services.views.search import search_session
 from app.services.views.turns import get_prompt
@@ -125,6 +128,27 @@ async def test_a_past_that_was_refused_with_its_turn_is_not_read_from_the_cache(
         sent = await posted("second")
         assert not [text for text in sent if text.startswith("first")]
         assert sent[-2] == f"second {LONG - 1}"
+
+
+async def test_a_past_that_was_read_for_a_refused_retry_has_no_message_that_is_removed_after_it(
+    database_url: str,
+) -> None:
+    async with service(database_url) as at:
+        session = ref_of((await at.session(policy={"mandatory_summary_turn": None})).id)
+        said = [f"First {at}" for at in range(LONG)]
+        await complete_chat(at.rt, session, ChatRequest(_said([*said, "Last"]), TurnOptions(), "offline", "first"))
+        (last,) = await at.rows(
+            """UPDATE turns SET status = 'failed', error = '{"code": "x"}' WHERE seq = 201 RETURNING id"""
+        )
+        at.rt.pasts.forget(session.id)
+        await change_session(at.rt, session, {"limits": {"turns_total": 0}})
+        with pytest.raises(LimitExceeded):
+            await retry_turn(at.rt, session, TurnId(last["id"]), TurnOptions(), "offline")
+        await change_session(at.rt, session, {"limits": None})
+        await withdraw_item(at.rt, session, item_id("msg", session.id, LONG - 3))
+        outcome = await at.turn(session.id, "What now?")
+        prompt = await get_prompt(at.rt, session, outcome.turn.id, None)
+        assert f"First {LONG - 4}" not in [message["content"] for message in prompt.messages]
 
 
 async def test_a_long_past_is_stored_in_statements_of_a_bounded_size(database_url: str) -> None:

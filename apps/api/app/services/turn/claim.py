@@ -174,12 +174,13 @@ async def _transaction_one(
 ) -> ClaimedTurn:
     """Stores the additions, claims the turn, reads all that a decision needs, and reserves what the call may use.
     `turns` is the number of turns that the round counts as under limits."""
-    gathered_at = rt.now()
+    gathered_at, changes_past = rt.now(), additions is not None
     try:
         async with rt.database.begin(locking=session.id) as tx:
             added = None if additions is None else await add(rt, tx, session, additions)
             began_at = perf_counter()
             claim, options, model_alias = await claimed(tx)
+            changes_past = changes_past or claim.fence > 1
             policy = policy_of_turn(rt, claim.session.policy, options.policy)
             policy = with_whole_past(policy) if options.whole_past else policy
             with rt.tracer.span("gather"):
@@ -193,7 +194,7 @@ async def _transaction_one(
             if perf_counter() - began_at > rt.turn_lease_s / _OF_THE_LEASE:
                 await renew_lease(tx, claim, rt.turn_lease_s)
     except BaseException:
-        if additions is not None:  # the pasts that were cached in the transaction have them
+        if changes_past:  # what was cached in the transaction is of a past that is not stored
             rt.pasts.forget(session.id)
         raise
     looked_back = tuple(of_sent(claim.turn_id, after_seq, json.loads(sent)) for after_seq, sent in claim.looked_back)
