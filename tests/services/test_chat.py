@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from app.db.turns import newest_messages
+from app.domain.errors import ProviderRefused
 from app.domain.incoming import IncomingMessage
 from app.domain.types import SessionRef
 from app.services.openai.chat import ChatRequest, complete_chat, store_list
 from app.services.turn.types import TurnOptions, TurnOutcome
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import Service, models_toml, ref_of, service
+from tests.services.service import Service, chat, models_toml, ref_of, service
 
 QUESTION = "What did the harbour crane cost?"
 
@@ -114,3 +115,19 @@ async def test_a_list_is_compared_with_the_newest_messages_up_to_a_number_of_byt
         assert await compared(4, 1_000_000) == [3, 4, 5, 6]
         assert await compared(6, 25_000) == [5, 6]
         assert await compared(6, 9_000) == []
+
+
+async def test_a_failed_turn_that_a_request_with_a_key_runs_again_is_the_turn_of_that_key(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Once another turn had followed it, a repetition of the key was a new turn."""
+    script = [Answer({"error": {"message": "no"}}, status=401), chat("One."), chat("Two."), chat("Three.")]
+    async with serving(*script) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = ref_of((await at.session()).id)
+        with pytest.raises(ProviderRefused):
+            await complete_chat(at.rt, session, _posted(all_new=False))
+        request = _posted(all_new=False, idempotency_key="key")
+        outcome = await complete_chat(at.rt, session, request)
+        assert (outcome.turn.seq, outcome.turn.assistant_output) == (1, "One.")
+        await at.turn(session.id, "What else?")
+        assert (await complete_chat(at.rt, session, request)).turn == outcome.turn

@@ -104,7 +104,9 @@ def _reclaim(request: str, block: str = "") -> Statement:
         WITH t AS (
             UPDATE turns
             SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
-                request = coalesce({request}, request), lease_expires_at = {_LEASE_END}
+                request = coalesce({request}, request), lease_expires_at = {_LEASE_END},
+                idempotency_key = coalesce(:idempotency_key, idempotency_key),
+                request_sha256 = coalesce(:request_sha256, request_sha256)
             WHERE session_id = :session_id AND id = :turn_id AND fence = :found_fence
                 AND status = :found_as AND (status <> 'completed' OR assistant_output IS NULL)
                 AND NOT EXISTS (SELECT FROM turns later
@@ -202,6 +204,14 @@ async def claim_turn(tx: Transaction, session: SessionRef, new: NewTurn, lease_s
 
 
 @frozen
+class RequestKey:
+    """The idempotency key of a request, and the hash of its body."""
+
+    idempotency_key: str
+    request_sha256: str
+
+
+@frozen
 class WaitingTurn:
     """The stored state of a turn that is to be continued. `open_calls` are those of its newest assistant message."""
 
@@ -242,11 +252,13 @@ async def reclaim_turn(
     request: JsonText | None = None,
     *,
     ended_as: Sequence[TurnStatus] = (),
+    key: RequestKey | None = None,
 ) -> Claim | None:
     """Stores the outputs (rows of messages, whose `seq` counts from 1) and sets the turn to running again, under the
     session's lock. None if it is no longer as `waiting`, which was read without the lock, or a turn that was not
     rejected followed it. `request`, if given, replaces the stored one. With `ended_as` the turn had ended so when it
-    was read: of one that ran then, the rounds and steps were not all stored yet."""
+    was read: of one that ran then, the rounds and steps were not all stored yet. With `key`, the turn is that of this
+    key from now on. Raises `UniqueViolated` if another turn of the session has the key."""
     if waiting.status not in (ended_as or (TurnStatus.AWAITING_TOOLS,)):
         return None
     row = await tx.fetchrow(
@@ -264,6 +276,8 @@ async def reclaim_turn(
         request=request,
         found_fence=waiting.fence,
         found_as=waiting.status.value,
+        idempotency_key=key and key.idempotency_key,
+        request_sha256=key and key.request_sha256,
     )
     if fence is None:
         return None

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from app.db import turns as store
+from app.db.claims import RequestKey
 from app.db.database import Transaction
 from app.db.messages import messages_of_turn
 from app.db.turns import Newest
@@ -322,7 +323,9 @@ async def _answer_again(
     call_id = request.messages[0].tool_call_id if request.all_new else None
     of_input = [message.seq for message in messages if call_id is None or message.tool_call_id == call_id]
     options = _noted(request.options, of_input[-1 if call_id else 0] if of_input else 0)
-    return await retry_turn(rt, session, turn_id, options, request.model_alias, listen)
+    given = request.idempotency_key
+    key = None if given is None else RequestKey(given, request.request_sha256)
+    return await retry_turn(rt, session, turn_id, options, request.model_alias, listen, key=key)
 
 
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, TypeAlias, cast
 
 from app.db.audits import get_audit
-from app.db.claims import Claim, NewTurn, claim_turn, reclaim_turn, renew_lease, waiting_turn
+from app.db.claims import Claim, NewTurn, RequestKey, claim_turn, reclaim_turn, renew_lease, waiting_turn
 from app.db.database import Transaction, record_of
 from app.db.driver import UniqueViolated
 from app.db.messages import last_outputs, messages_of_turn, reply_of_turn
@@ -127,14 +127,21 @@ async def claim_outputs(
 
 
 async def claim_retry(
-    rt: Runtime, session: SessionRef, turn_id: TurnId, options: TurnOptions, model_alias: str
+    rt: Runtime,
+    session: SessionRef,
+    turn_id: TurnId,
+    options: TurnOptions,
+    model_alias: str,
+    key: RequestKey | None = None,
 ) -> ClaimedTurn:
     """Claims a retry of the session's newest turn that was not rejected, if it failed, was cancelled, or completed
-    without an answer. Its message is stored. Raises `NotFound`, `TurnInProgress`, `LimitExceeded`."""
+    without an answer. Its message is stored; a request with the `key` is answered with it. Raises `NotFound`,
+    `TurnInProgress`, `LimitExceeded`."""
 
     async def found_ended(tx: Transaction) -> _Claimed:
         ended = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
-        claim = await reclaim_turn(tx, session, turn_id, ended, (), rt.turn_lease_s, _stored(options), ended_as=_ENDED)
+        request, lease_s = _stored(options), rt.turn_lease_s
+        claim = await reclaim_turn(tx, session, turn_id, ended, (), lease_s, request, ended_as=_ENDED, key=key)
         ours = _ours(claim)
         if not await messages_of_turn(tx, session.id, turn_id):
             raise TurnInProgress("The turn's messages were removed meanwhile.")

@@ -9,6 +9,7 @@ from contextlib import suppress
 from time import perf_counter
 
 from app.db.archive import LastTurn
+from app.db.claims import RequestKey
 from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
 from app.domain.errors import PlimsollError, RetryLater, TurnNotOpen
@@ -56,10 +57,13 @@ async def retry_turn(
     options: TurnOptions,
     model_alias: str,
     listen: Listener | None = None,
+    *,
+    key: RequestKey | None = None,
 ) -> TurnOutcome:
     """Runs the session's newest turn again after it failed, was cancelled, or completed without an answer. Its message
-    is not stored again, and its complete tool groups are kept. Raises the errors of `take_turn`."""
-    return await _run(rt, claim_retry(rt, session, turn_id, options, model_alias), listen)
+    is not stored again, and its complete tool groups are kept. A request with the `key` is answered with it from now
+    on. Raises the errors of `take_turn`."""
+    return await _run(rt, claim_retry(rt, session, turn_id, options, model_alias, key), listen)
 
 
 async def prepare_regeneration(
