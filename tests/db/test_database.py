@@ -22,6 +22,7 @@ from app.db.database import Database
 from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
 from bench.wire import open_connection_to, pump
+from tests.freed import no_collections, referred_by
 from tests.pooling import own_database, past_pooler
 from torture.databases import execute
 
@@ -314,3 +315,17 @@ def test_a_server_whose_network_is_gone_is_a_database_that_is_away(database_url:
 def _socket_file(url: SplitResult) -> str | None:
     where = parse_qs(url.query)
     return f"{where['host'][0]}/.s.PGSQL.{where['port'][0]}" if "host" in where else None
+
+
+async def test_a_failed_transaction_is_freed_with_its_caller_without_a_collection(database_url: str) -> None:
+    """Its error referred to a frame that referred to it: bodies and windows of such requests stayed in memory."""
+    database = Database(database_url, pool_size=1)
+
+    async def fail() -> None:
+        async with database.begin() as tx:
+            await tx.fetch(sql("SELECT 1 FROM no_such_table"))
+
+    with no_collections():
+        referred = await referred_by(fail, DatabaseUnavailable)
+        assert referred() is None
+    await database.aclose()

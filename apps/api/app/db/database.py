@@ -20,7 +20,17 @@ from uuid import UUID
 import asyncpg
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
-from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, ServerFull, connect, meaning_of, reports_read_only
+from app.db.driver import (
+    GONE,
+    IDLE_LIMIT,
+    LOCKED,
+    Driver,
+    Record,
+    ServerFull,
+    connect,
+    raise_meaning,
+    reports_read_only,
+)
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
 from app.domain.frozen import frozen, names_of
@@ -222,8 +232,7 @@ class Database:
         except Exception as error:
             if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                 self._leave_server()
-            if meaning := meaning_of(error):
-                raise meaning from error
+            raise_meaning(error)  # a variable of this frame for it would be a circle: its traceback refers to the frame
             raise
         finally:
             if locking is not None:

@@ -197,21 +197,22 @@ _UNAVAILABLE: Final[Mapping[type, str]] = {
 """What a `DatabaseUnavailable` says of the driver's errors of these classes."""
 
 
-def meaning_of(error: Exception) -> Exception | None:
-    """What `Database.begin` raises for an error of the driver; None if the error is another one."""
+def raise_meaning(error: Exception) -> None:
+    """Raises what `Database.begin` raises for an error of the driver; returns if the error is another one."""
     match error:
         case asyncpg.LockNotAvailableError():
-            return SessionBusy(LOCKED)
+            raise SessionBusy(LOCKED) from error
         case asyncpg.UniqueViolationError():
-            return UniqueViolated(cast(Any, error).constraint_name)
+            raise UniqueViolated(cast(Any, error).constraint_name) from error
         case asyncpg.ForeignKeyViolationError():
-            return NotFound("session")  # every foreign key leads to a session: it was erased meanwhile
+            raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
         case asyncpg.DeadlockDetectedError() | asyncpg.SerializationError():
-            return TransactionConflict("The database could not do this beside other work; try again.")
+            raise TransactionConflict("The database could not do this beside other work; try again.") from error
         case asyncpg.InternalServerError() if str(error).startswith(_LOST_A_NODE) or _AT_A_NODE in (
             cast(Any, error).context or ""
         ):
-            return DatabaseUnavailable(_UNREACHABLE)
+            raise DatabaseUnavailable(_UNREACHABLE) from error
         case _:
             detail = next((_UNAVAILABLE[kind] for kind in type(error).__mro__ if kind in _UNAVAILABLE), None)
-            return None if detail is None else DatabaseUnavailable(detail.format(error))
+            if detail is not None:
+                raise DatabaseUnavailable(detail.format(error)) from error
