@@ -11,6 +11,7 @@ from threading import Event
 import pytest
 
 from app.core.fairness import FairGate, FairThreads, QueueFull, share_of, tenant_at_work
+from tests.freed import no_collections, referred_by
 
 LONG_S = 60.0
 
@@ -177,3 +178,16 @@ async def test_an_error_of_the_work_is_raised_and_frees_its_thread() -> None:
         for _ in range(3):
             with pytest.raises(ZeroDivisionError):
                 await asyncio.get_running_loop().run_in_executor(threads, divmod, 1, 0)
+
+
+async def test_an_error_of_the_work_is_freed_with_its_caller_without_a_collection() -> None:
+    """It referred to the frame of its thread, which referred to it: refused bodies that are read on threads stayed."""
+
+    def fail() -> float:
+        return 1 / 0
+
+    with no_collections():
+        with FairThreads(1, 1.0, "test") as threads:
+            loop = asyncio.get_running_loop()
+            referred = await referred_by(lambda: loop.run_in_executor(threads, fail), ZeroDivisionError)
+        assert referred() is None

@@ -129,17 +129,19 @@ class FairThreads(ThreadPoolExecutor):
         """Runs the work for the tenant of the running task. Call it on the event loop, as `asyncio.to_thread` does."""
         loop, tenant, result = asyncio.get_running_loop(), tenant_at_work.get(), Future[T]()
 
-        def run() -> None:
-            try:
-                result.set_result(fn(*args, **kwargs))
-            except BaseException as error:
+        def finished(work: Future[T]) -> None:
+            error = work.exception()
+            if error is None:
+                result.set_result(work.result())
+            else:
                 result.set_exception(error)
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(self._slots.release, tenant)
 
         def start(_: object = None) -> None:
             if result.set_running_or_notify_cancel():
-                ThreadPoolExecutor.submit(self, run)
+                # No frame of the thread may have the result: an error's traceback would refer to what has the error.
+                ThreadPoolExecutor.submit(self, fn, *args, **kwargs).add_done_callback(finished)
             else:
                 self._slots.release(tenant)
 
