@@ -32,6 +32,7 @@ from app.services.sessions import list_sessions
 from app.services.views import simulation
 from app.services.views.simulation import SMALL_WORK, THRESHOLDS, simulate, variant_of
 from app.tokenizers.counters import Tokenizers
+from tests.freed import no_collections, referred_by
 from tests.services.service import NEWEST, TENANT, Service, ref_of, service
 
 CONVERSATION = {
@@ -362,6 +363,18 @@ async def test_the_process_of_a_cancelled_job_ends(tmp_path: Path) -> None:
         await until_gone(pid)
         assert jobs.pids == []
         await outcome(jobs, LARGE, small=False)
+
+
+async def test_an_error_from_another_process_is_freed_with_its_caller_without_a_collection() -> None:
+    """It referred to a frame that referred to it: the body of each refused import stayed in memory."""
+    with heavy_jobs() as jobs, no_collections():
+
+        async def refuse() -> None:
+            async with jobs.job(ImportJob) as job:
+                await job.do(ImportJob.read, read_import, WRONG["no JSON"])
+
+        referred = await referred_by(refuse, InvalidRequest)
+        assert referred() is None
 
 
 async def test_an_unexpected_error_is_reported_by_its_type_and_the_process_keeps_serving() -> None:

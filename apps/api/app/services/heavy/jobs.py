@@ -178,7 +178,10 @@ class _Child:
         value, error = await self._on_thread(receive)
         self._asked, self._ready = False, True
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback refers to this frame
         return value
 
     async def _on_thread(self, transfer: Callable[[BufferedRWPair, *Given], R], *given: *Given) -> R:
