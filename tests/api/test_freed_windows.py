@@ -145,6 +145,18 @@ def test_a_refused_request_is_freed(database_url: str, tmp_path: Path, case: str
 
 
 @pytest.mark.usefixtures("without_collections")
+def test_a_response_in_the_background_that_fails_is_freed(database_url: str, tmp_path: Path) -> None:
+    """What waited for its end referred to the error, whose traceback referred to what waited."""
+    body = {"model": "main", "input": "Hello", "background": True}
+    with chat_service(database_url, tmp_path, _REFUSAL) as chat:
+        answer = chat.http.post("/v1/responses", json=body, headers={"Connection": "close"}).raise_for_status()
+        response = f"/v1/responses/{answer.json()['id']}"
+        while chat.http.get(response, headers={"Connection": "close"}).json()["status"] == "in_progress":
+            sleep(0.02)
+        assert_none(lambda: objects_of(Call))
+
+
+@pytest.mark.usefixtures("without_collections")
 def test_an_idle_connection_keeps_no_body(database_url: str, tmp_path: Path) -> None:
     """Each kept that of its last request, and the JSON in it, which takes several times as much, for up to 65 s."""
     with chat_service(database_url, tmp_path) as chat:

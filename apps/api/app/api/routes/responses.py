@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -98,8 +97,10 @@ async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
             del task  # it refers to the error, whose traceback refers to this frame
 
     async def ended() -> None:
-        with suppress(PlimsollError):  # the turn's record has the error
+        try:
             await task
+        except PlimsollError as error:  # the turn's record has it
+            error.__traceback__ = None  # it has this frame, which refers to the task that has the error
 
     call.rt.chores.start(ended(), "a response in the background")
     return form.begun(begun.result())
