@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ import uvloop
 
 from app.core.fairness import tenant_at_work
 from app.providers.transport import AttemptError, HttpTransport
+from tests.freed import no_collections
 
 _LONG_S = 20.0
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
@@ -162,12 +164,26 @@ async def test_an_answer_that_comes_with_the_end_of_another_is_not_taken_for_the
         await transport.aclose()
 
 
+async def test_a_connection_that_a_server_closed_is_freed_without_a_collection() -> None:
+    def resting() -> set[int]:
+        return {id(each) for each in gc.get_objects() if type(each).__name__ == "_Idle"}
+
+    gc.collect()
+    transport, before = HttpTransport("main", encrypted=False), resting()
+    async with _serving() as (_, url):
+        with no_collections(), pytest.raises(AttemptError):
+            await _post(transport, "a", f"{url}/broken")
+        assert resting() <= before
+        await transport.aclose()
+
+
 @pytest.mark.parametrize(
     "case",
     [
         test_a_call_whose_request_is_not_read_leaves_no_connection_behind,
         test_an_answer_to_no_request_is_not_taken_for_the_answer_to_the_next_one,
         test_an_answer_that_comes_with_the_end_of_another_is_not_taken_for_the_next_one,
+        test_a_connection_that_a_server_closed_is_freed_without_a_collection,
     ],
 )
 def test_it_is_so_on_the_event_loop_that_serves(case: Callable[[], Coroutine[Any, Any, None]]) -> None:

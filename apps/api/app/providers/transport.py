@@ -183,7 +183,8 @@ class _Connector(aiohttp.TCPConnector):
 def _rest(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
     if transport.get_write_buffer_size():  # closing would wait, perhaps for ever, until the server takes the rest
         transport.abort()
-    transport.set_protocol(_Idle(transport, protocol))
+    if not transport.is_closing():  # else they would refer to each other until a garbage collection
+        transport.set_protocol(_Idle(transport, protocol))
 
 
 class _Idle(asyncio.Protocol):
