@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
+_FREED_WITHIN_S = 5.0
+
 
 class Referred:
     """What a frame of the error's traceback refers to, as that of a request refers to its body."""
@@ -24,10 +26,21 @@ def no_collections() -> Generator[None]:
         gc.enable()
 
 
-async def referred_by(failing: Callable[[], Awaitable[object]], error: type[Exception]) -> weakref.ref[Referred]:
-    """What the frame referred to that awaited the failing work, if it is not freed yet."""
+async def assert_is_freed(failing: Callable[[], Awaitable[object]], error: type[Exception]) -> None:
+    """That what the frame referred to that awaited the failing work is freed soon. A thread that has done the work, or
+    the event loop, may still refer to the error for a moment."""
+    referred = await _referred_by(failing, error)
+    await assert_soon(lambda: referred() is None)
+
+
+async def _referred_by(failing: Callable[[], Awaitable[object]], error: type[Exception]) -> weakref.ref[Referred]:
     referred = Referred()
     with pytest.raises(error):
         await failing()
-    await asyncio.sleep(0)  # until then the event loop refers to the future that woke this task
     return weakref.ref(referred)
+
+
+async def assert_soon(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(_FREED_WITHIN_S):
+        while not holds():  # noqa: ASYNC110 - nothing tells when an object is freed
+            await asyncio.sleep(0.001)

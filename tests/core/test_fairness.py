@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 
 from app.core.fairness import FairGate, FairThreads, QueueFull, share_of, tenant_at_work
-from tests.freed import no_collections, referred_by
+from tests.freed import assert_is_freed, no_collections
 
 LONG_S = 60.0
 
@@ -186,8 +186,6 @@ async def test_an_error_of_the_work_is_freed_with_its_caller_without_a_collectio
     def fail() -> float:
         return 1 / 0
 
-    with no_collections():
-        with FairThreads(1, 1.0, "test") as threads:
-            loop = asyncio.get_running_loop()
-            referred = await referred_by(lambda: loop.run_in_executor(threads, fail), ZeroDivisionError)
-        assert referred() is None
+    with no_collections(), FairThreads(1, 1.0, "test") as threads:
+        loop = asyncio.get_running_loop()
+        await assert_is_freed(lambda: loop.run_in_executor(threads, fail), ZeroDivisionError)

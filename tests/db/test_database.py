@@ -22,7 +22,7 @@ from app.db.database import Database
 from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
 from bench.wire import open_connection_to, pump
-from tests.freed import no_collections, referred_by
+from tests.freed import assert_is_freed, no_collections
 from tests.pooling import own_database, past_pooler
 from torture.databases import execute
 
@@ -326,6 +326,5 @@ async def test_a_failed_transaction_is_freed_with_its_caller_without_a_collectio
             await tx.fetch(sql("SELECT 1 FROM no_such_table"))
 
     with no_collections():
-        referred = await referred_by(fail, DatabaseUnavailable)
-        assert referred() is None
+        await assert_is_freed(fail, DatabaseUnavailable)
     await database.aclose()

@@ -32,7 +32,7 @@ from app.services.sessions import list_sessions
 from app.services.views import simulation
 from app.services.views.simulation import SMALL_WORK, THRESHOLDS, simulate, variant_of
 from app.tokenizers.counters import Tokenizers
-from tests.freed import no_collections, referred_by
+from tests.freed import assert_is_freed, no_collections
 from tests.services.service import NEWEST, TENANT, Service, ref_of, service
 
 CONVERSATION = {
@@ -373,8 +373,7 @@ async def test_an_error_from_another_process_is_freed_with_its_caller_without_a_
             async with jobs.job(ImportJob) as job:
                 await job.do(ImportJob.read, read_import, WRONG["no JSON"])
 
-        referred = await referred_by(refuse, InvalidRequest)
-        assert referred() is None
+        await assert_is_freed(refuse, InvalidRequest)
 
 
 async def test_an_unexpected_error_is_reported_by_its_type_and_the_process_keeps_serving() -> None:
