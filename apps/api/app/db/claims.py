@@ -256,9 +256,9 @@ async def reclaim_turn(
 ) -> Claim | None:
     """Stores the outputs (rows of messages, whose `seq` counts from 1) and sets the turn to running again, under the
     session's lock. None if it is no longer as `waiting`, which was read without the lock, or a turn that was not
-    rejected followed it. `request`, if given, replaces the stored one. With `ended_as` the turn had ended so when it
-    was read: of one that ran then, the rounds and steps were not all stored yet. With `key`, the turn is that of this
-    key from now on. Raises `UniqueViolated` if another turn of the session has the key."""
+    rejected followed it. `ended_as` are the statuses of an ended turn that may run again. One that was read while it
+    ran is not claimed, because `waiting` may lack rounds and steps of it. `request`, if given, replaces the stored one,
+    and `key` the turn's. Raises `UniqueViolated` if another turn of the session has the key."""
     if waiting.status not in (ended_as or (TurnStatus.AWAITING_TOOLS,)):
         return None
     row = await tx.fetchrow(
