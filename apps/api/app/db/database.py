@@ -232,7 +232,7 @@ class Database:
         except Exception as error:
             if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                 self._leave_server()
-            raise_meaning(error)  # a variable of this frame for it would be a circle: its traceback refers to the frame
+            raise_meaning(error)  # not kept in a variable here: its traceback refers to this frame
             raise
         finally:
             if locking is not None:

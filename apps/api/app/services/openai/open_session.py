@@ -9,9 +9,9 @@ from datetime import timedelta
 from uuid import UUID
 
 from app.db import sessions as store
-from app.db.database import PageBounds, Transaction
+from app.db.database import PageBounds
 from app.db.messages import messages_of_turn
-from app.db.turns import newest_of, page_of_turns, turn_by_key, turn_numbers, turns_begun_by
+from app.db.turns import newest_of, page_of_turns, turn_numbers, turns_begun_by
 from app.domain.errors import InvalidRequest, NotFound, RetryLater, existing
 from app.domain.frozen import frozen, replace
 from app.domain.responses import Lifetime
@@ -22,7 +22,7 @@ from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, compared_messages, complete_chat, divided
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session, erase_if, insert_checked, with_defaults
-from app.services.turn.additions import Keeping, keep_session
+from app.services.turn.additions import Keeping, answered_in, keep_session
 from app.services.turn.types import Listener, TurnOutcome
 
 _RETRIED_WITHIN = timedelta(hours=1)
@@ -138,7 +138,7 @@ async def _compacted(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> 
             raise NotFound("compaction")
         last_seq = (await turn_numbers(tx, session.id, [newest.turn_id])).values() if newest.turn_id else ()
         messages = await compared_messages(tx, session, request)
-        answered = await answered_in(tx, session, key) if key else None
+        answered = await answered_in(tx, tenant_id, key, session) if key else None
     if answered is not None:
         return Target(answered, request)
     is_last = max(last_seq, default=0) <= compaction.turn_seq
@@ -147,14 +147,6 @@ async def _compacted(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> 
         return Target(session, replace(request, after_message_seq=newest.last_message_seq))
     forked = await fork_session(rt, session, None if at_end else turns[0].id, Lifetime.FOR_ANSWER)
     return in_fork(forked, session, request, key)
-
-
-async def answered_in(tx: Transaction, session: SessionRef, idempotency_key: str) -> SessionRef | None:
-    """The session in which a request with this key is answered: this one, or the one that was made for it, if any."""
-    if await turn_by_key(tx, session, idempotency_key):
-        return session
-    made = await store.named_session(tx, session.tenant_id, "idempotency_key", idempotency_key, lock=True)
-    return None if made is None else SessionRef(session.tenant_id, made)
 
 
 def in_fork(forked: Session, source: SessionRef, request: ChatRequest, key: str | None) -> Target:
@@ -187,10 +179,9 @@ def _new_fields(rt: Runtime, request: ChatRequest) -> JsonObject:
 
 
 async def _made_for_key(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:
-    if request.session_key is None:
-        return None
-    made = await rt.database.run(store.named_session, tenant_id, "idempotency_key", request.session_key, lock=True)
-    return None if made is None else Target(SessionRef(tenant_id, made), replace(request, all_new=False))
+    key = request.session_key
+    made = await rt.database.run(answered_in, tenant_id, key) if key else None
+    return made and Target(made, replace(request, all_new=False))
 
 
 async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:

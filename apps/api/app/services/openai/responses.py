@@ -36,7 +36,6 @@ from app.services.openai.chat import ChatRequest, count_behind, divided, new_tur
 from app.services.openai.conversations import of_conversation, page_of_items
 from app.services.openai.open_session import (
     Target,
-    answered_in,
     check_compaction,
     check_options,
     erased_unless_kept,
@@ -48,7 +47,7 @@ from app.services.paging import PageRequest
 from app.services.runtime import Runtime
 from app.services.sessions import erase_if
 from app.services.summaries import summarize_now
-from app.services.turn.additions import keep_session
+from app.services.turn.additions import answered_in, keep_session
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOutcome
 from app.services.views.preview import count_tokens, preview_turn
@@ -90,7 +89,7 @@ async def _after(rt: Runtime, tenant_id: TenantId, previous: ResponseRef, chat: 
     async with rt.database.begin() as tx:
         found = existing(await store.get_response(tx, tenant_id, previous), "previous_response")
         newest = await newest_of(tx, session)
-        if key and (answered := await answered_in(tx, session, key)):
+        if key and (answered := await answered_in(tx, tenant_id, key, session)):
             return Target(answered, chat)
     if chat.is_kept and newest and chat.repeats(newest):
         return Target(session, chat)

@@ -97,10 +97,20 @@ async def keep(rt: Runtime, tx: Transaction, session: SessionRef, keeping: Keepi
 
 
 async def _check_key(tx: Transaction, tenant_id: TenantId, key: str, source: SessionRef | None = None) -> None:
-    """Raises as `keep`. Requests with the key wait for one another until their transactions end."""
-    made = await session_store.named_session(tx, tenant_id, "idempotency_key", key, lock=True)
-    if made is not None or (source is not None and await turns.turn_by_key(tx, source, key)):
+    """Raises as `keep`."""
+    if await answered_in(tx, tenant_id, key, source):
         raise IdempotencyInFlight("Another request with this idempotency key has just begun.")
+
+
+async def answered_in(
+    tx: Transaction, tenant_id: TenantId, key: str, source: SessionRef | None = None
+) -> SessionRef | None:
+    """The session in which a request with this idempotency key is answered: the one that was made for it, or `source`;
+    None if there is none. Requests with the key wait here for one another until their transactions end."""
+    made = await session_store.named_session(tx, tenant_id, "idempotency_key", key, lock=True)
+    if made is not None:
+        return SessionRef(tenant_id, made)
+    return source if source is not None and await turns.turn_by_key(tx, source, key) else None
 
 
 @retried
