@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -13,9 +15,19 @@ POSTGRES = "postgres"
 
 def cpu_seconds(root_pid: int, *, without_postgres: bool = False) -> float:
     """CPU spent so far by the living processes of the tree under `root_pid`."""
-    root = psutil.Process(root_pid)
-    processes: list[Any] = [root, *root.children(recursive=True)]
-    return sum(_spent_s(process) for process in processes if not (without_postgres and process.name() == POSTGRES))
+    return of_tree(
+        root_pid, lambda process: 0.0 if without_postgres and process.name() == POSTGRES else _spent_s(process)
+    )
+
+
+def of_tree(root_pid: int, figure: Callable[[Any], float]) -> float:
+    """The sum of a figure of each process under `root_pid`. A child that has ended since it was listed has none."""
+    root: Any = psutil.Process(root_pid)
+    total = figure(root)
+    for child in root.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            total += figure(child)
+    return total
 
 
 def postmaster_pid(backend_pid: int) -> int | None:
@@ -30,6 +42,9 @@ def postmaster_pid(backend_pid: int) -> int | None:
 def _spent_s(process: Any) -> float:
     if sys.platform == "linux":
         # The kernel's CPU clock of another process, in nanoseconds; psutil's figure comes in steps of 10 ms.
-        return time.clock_gettime((~int(process.pid) << 3) | 2)
+        try:
+            return time.clock_gettime((~int(process.pid) << 3) | 2)
+        except OSError as error:
+            raise psutil.NoSuchProcess(process.pid) from error
     times = process.cpu_times()
     return float(times.user + times.system)

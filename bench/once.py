@@ -8,10 +8,10 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-import psutil
 
 from bench import filling
 from bench.cases import SERVICE, Case, default_case, window_case
+from bench.cpu import of_tree
 from bench.load import drive, post_turn
 from bench.measuring import Meter, Spent, add_sessions, take_batch
 from bench.targets import Site, Target, started
@@ -141,6 +141,5 @@ async def memory(site: Site, turns: int, sessions: int, concurrency: int) -> Mem
         await filling.settle(target.admin)
         session_ids = target.sessions[case.name]
         await drive(target.client, session_ids, target.texts, turns // len(session_ids), concurrency)
-        process = psutil.Process(target.pid)
-        resident = sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+        resident = of_tree(target.pid, lambda process: process.memory_info().rss)
     return Memory(turns, len(session_ids), resident / 1024 / 1024)

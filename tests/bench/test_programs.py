@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from bench import programs
 from bench.conversation import TOOL
-from bench.cpu import cpu_seconds, postmaster_pid
+from bench.cpu import cpu_seconds, of_tree, postmaster_pid
 from bench.mock_provider import PIECE_GAP_S, PIECES
 from tests.api.conftest import PATIENCE_S
 
@@ -70,6 +74,25 @@ def test_cpu_time_rises_with_work_and_not_with_waiting() -> None:
     while time.process_time() < deadline:
         pass
     assert cpu_seconds(os.getpid()) - before >= 0.04
+
+
+def test_a_child_that_ends_between_its_listing_and_its_reading_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a backend of Postgres does."""
+    children: Any = psutil.Process.children
+    ended: list[int] = []
+
+    def listed(process: psutil.Process, recursive: bool = False) -> Any:
+        child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+        found = children(process, recursive=recursive)
+        child.communicate()
+        ended.extend(each.pid for each in found if each.pid == child.pid)
+        return found
+
+    monkeypatch.setattr(psutil.Process, "children", listed)
+    assert cpu_seconds(os.getpid()) > 0
+    assert cpu_seconds(os.getpid(), without_postgres=True) > 0
+    assert of_tree(os.getpid(), lambda process: process.memory_info().rss) > 0
+    assert len(ended) == 3
 
 
 def test_a_backend_that_is_no_child_of_a_postmaster_belongs_to_no_server_here() -> None:
