@@ -16,7 +16,7 @@ from app.services.sessions import session_usage
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.preview import preview_turn
 from app.tokenizers.counters import encoding_for_model
-from tests.providers.server import serving
+from tests.providers.server import Play, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire
 from tests.services.service import Service, ref_of, service
 
@@ -29,7 +29,7 @@ ANTHROPIC_CALL = Decimal(5 * 100 + 4 * 10 + 2 * 125 + 3 * 500) / 10**8
 
 
 @asynccontextmanager
-async def sold_by(database_url: str, folder: Path, wire: Wire, model: str) -> AsyncGenerator[Service]:
+async def sold_by(database_url: str, folder: Path, wire: Wire, model: str, *script: Play) -> AsyncGenerator[Service]:
     """A service whose model has its maker's window and prices, and answers from a scripted server."""
     entry = f'default = "main"\n[models.main]\nprovider = "{wire.name}"\nmodel = "{model}"\n'
     at_its_maker = folder / "maker.toml"
@@ -43,7 +43,7 @@ async def sold_by(database_url: str, folder: Path, wire: Wire, model: str) -> As
         estimator=lambda _: len,
     )
     async with (
-        serving(wire.whole(ModelReply("Noted."))) as server,
+        serving(*(script or [wire.whole(ModelReply("Noted."))])) as server,
         service(database_url, f'{entry}base_url = "{server.base_url}"\n', folder=folder) as at,
     ):
         catalogue = Catalogue(

@@ -41,11 +41,11 @@ _WRITTEN = f"""
                 error = :error,
                 model_alias = :model_alias, finish_reason = :finish_reason,
                 {_SUMMED},
-                completed_at = CASE WHEN :status <> 'awaiting_tools' THEN clock.at END,
+                completed_at = coalesce(completed_at, CASE WHEN :status <> 'awaiting_tools' THEN clock.at END),
                 conversation_sha256 = :conversation_sha256,
-                lease_expires_at = NULL, reservation = NULL
+                lease_expires_at = NULL, reservation = NULL, fence = turns.fence + :raised
             FROM locked, {CLOCK}
-            WHERE session_id = :session_id AND id = :turn_id AND fence = :fence AND status = 'running'
+            WHERE session_id = :session_id AND id = :turn_id AND fence = :fence AND status = :found_as
             RETURNING {TURN_COLUMNS}
         ), m AS (
             {_of_turn(tables.messages, "messages")}
@@ -171,8 +171,11 @@ class TurnEnd:
 
 
 async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord | None:
-    """Writes the end of a running turn; None when the claim is no longer ours. `spent` and `added` need a transaction.
-    Large blocks may be stored before it: without the turn's audit nothing refers to them."""
+    """Writes the end of a running turn; None when the claim is no longer ours. With the status `cancelled` it adds to a
+    turn that was cancelled under this claim, and raises its fence again: a retry that was read before has old numbers
+    of rounds and steps. `spent` and `added` need a transaction. Large blocks may be stored before it: without the
+    turn's audit nothing refers to them."""
+    raised = int(end.status is TurnStatus.CANCELLED)  # as cancelling it raised the fence
     blocks = await _without_large(tx, claim.session_id, end.blocks)
     of_limits: JsonObject = {}
     if end.spent is not None:
@@ -182,7 +185,9 @@ async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord 
         _RECORD_RESERVED if of_limits else _RECORD,
         session_id=claim.session_id,
         turn_id=claim.turn_id,
-        fence=claim.fence,
+        fence=claim.fence + raised,
+        raised=raised,
+        found_as=(end.status if raised else TurnStatus.RUNNING).value,
         status=end.status.value,
         audits=list(map(as_stored, end.audits)),
         blocks=blocks,

@@ -47,11 +47,13 @@ class Leases:
         with suppress(asyncio.CancelledError):  # the task forgets it, with the frames and the window that it refers to
             task.exception()  # marked as seen: the waiting caller gets it, or the turn's record has it
 
-    def cancel(self, session_id: SessionId, *turn_ids: TurnId) -> None:
-        """Cancels the tasks of these turns if they run here; their end must be stored already."""
-        for turn_id in turn_ids:
-            if (session_id, turn_id) in self._held:
-                self._held[session_id, turn_id][1].cancel()
+    def cancel(self, session_id: SessionId, *turn_ids: TurnId) -> list[asyncio.Task[Any]]:
+        """Cancels the tasks of these turns, and returns those that run here; their end must be stored already."""
+        keys = [(session_id, turn_id) for turn_id in turn_ids]
+        tasks = [self._held[key][1] for key in keys if key in self._held]
+        for task in tasks:
+            task.cancel()
+        return tasks
 
     def held(self) -> tuple[tuple[Claim, asyncio.Task[Any]], ...]:
         return tuple(self._held.values())

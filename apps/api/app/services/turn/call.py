@@ -3,6 +3,7 @@ down), and its look-backs, which are answered within the turn."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,6 +18,7 @@ from app.domain.errors import (
     ProviderOverflow,
     ProviderRateLimited,
     ProviderTimeout,
+    TurnCancelled,
 )
 from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, JsonObject, Message, ToolCall
@@ -104,6 +106,10 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
                 await record.failed(error)
                 raise
             plan = again
+        except asyncio.CancelledError:
+            calls.append({"model_alias": plan.model.alias, "code": TurnCancelled.code})
+            record.steps.add("model_call", started_at, _detail(calls), "failed")
+            raise
         else:
             completion = await _with_own_ids(record, completion, request)
             record.note_answered(plan, completion)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -19,7 +19,7 @@ from app.db.claims import Claim
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED
 from app.db.records import TurnEnd, record_end, recorded_before
-from app.db.turns import get_turn
+from app.db.turns import CANCELLED, get_turn
 from app.domain.audit import PIN_KINDS, Audit, CacheBreak
 from app.domain.errors import (
     ContextBudgetExceeded,
@@ -70,8 +70,8 @@ _OUR_FAULT: JsonObject = {"code": "internal_error", "detail": "Something broke o
 @asynccontextmanager
 async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> AsyncGenerator[Record]:
     """Yields the record of a claimed turn. If the block fails before an end was recorded, the turn is stored as failed,
-    so that the session can continue. When a turn is cancelled, its end is stored before its work is stopped. `started`
-    is the time of the request by `perf_counter`."""
+    so that the session can continue. When a turn is cancelled, its end is stored before its work is stopped, and what
+    had happened is added to it. `started` is the time of the request by `perf_counter`."""
     claim = turn.claim
     add_request_fields(session_id=str(claim.session_id), turn_id=str(claim.turn_id))
     record = Record(rt, turn, started, listen)
@@ -80,15 +80,18 @@ async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: List
         listen(TurnEvent("turn.created", {"turn": created}, claim.assistant_seq))
     try:
         yield record
-    except (ContextBudgetExceeded, ProviderError, TurnCancelled, TurnLost):
-        raise  # recorded where they were raised; a lost or cancelled turn was ended elsewhere
+    except (ContextBudgetExceeded, ProviderError, TurnLost):
+        raise  # recorded where they were raised; a lost turn was ended elsewhere
+    except (asyncio.CancelledError, TurnCancelled):
+        await record.cancelled()
+        raise
     except Exception as error:
         await record.broken(error)
         raise
 
 
 class Record:
-    """What happened in a turn's round, and the four ways in which the round may end. Each end is transaction two.
+    """What happened in a turn's round, and the ways in which the round may end. Each end is transaction two.
 
     `model_alias` is the model that is to be called now, `summary` the first summary that was made before a call.
     `found_summary_in_progress` is true when a summary was due that another process or a background task was making.
@@ -102,7 +105,7 @@ class Record:
         self._first_round = turn.claim.round
         self._audits: list[Audit] = []
         self._blocks: dict[str, str] = {}
-        self._delivered: list[str] = []
+        self._delivered: list[tuple[str, str]] = []
         self._looked_back: list[Completion] = []
         self._unreported_rounds: list[int] = []
         self.repeats = Repeats(rt, turn.claim.session_id, turn.reservation) if turn.reservation else None
@@ -198,6 +201,15 @@ class Record:
         stored = error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT
         await self._end(TurnStatus.FAILED, error=stored, patience_s=patience_s)
 
+    async def cancelled(self) -> None:
+        """Adds to a turn that was cancelled elsewhere what was sent, what its calls are known to have used, and what of
+        the answer was delivered. Changes nothing if it was not cancelled or runs again; raises nothing."""
+        text = "".join(text for text, _ in self._delivered)
+        with suppress(PlimsollError):
+            await self.note_unanswered(())
+            error = CANCELLED | ({"partial_output": text} if text else {})
+            await self._end(TurnStatus.CANCELLED, error=error, patience_s=0.0)
+
     async def completed(self, completion: Completion) -> TurnOutcome:
         """Ends a turn that was answered; a turn whose reply calls tools waits for their outputs."""
         plan, claim = self.sent, self.turn.claim
@@ -260,7 +272,7 @@ class Record:
         if plan is None:
             return
         if self._delivered:
-            tokens, _ = await count_message(self.rt, plan.rows.encoding, "".join(self._delivered))
+            tokens, _ = await count_message(self.rt, plan.rows.encoding, "".join(map("".join, self._delivered)))
             *earlier, last = usages or (Usage(0, 0),)
             usages = *earlier, replace(last, completion_tokens=max(last.completion_tokens, tokens))
         self._note_used(plan, usages)
@@ -278,7 +290,7 @@ class Record:
             text, self._before_text = self._before_text + text, ""
         if reasoning:
             reasoning, self._before_reasoning = self._before_reasoning + reasoning, ""
-        self._delivered += (text, reasoning)
+        self._delivered.append((text, reasoning))
         thought = {"reasoning": reasoning} if reasoning else {}
         listen(TurnEvent("output.delta", {"text": text, **refusal, **thought}))
 
@@ -287,7 +299,7 @@ class Record:
         costs = [*self.summary_costs, *(used["cost_usd"] for used in self.usages)]
         if self._unreported_rounds:
             costs.append(None)
-        if self.repeats:
+        if self.repeats and status is not TurnStatus.CANCELLED:  # whoever cancels a turn releases what it reserved
             # Limits count further calls of the same claim separately (`services/limits.py`).
             of_call = [used for used in self.usages if used["round"] == self._first_round]
             is_reported, reservation = self._first_round not in self._unreported_rounds, self.repeats.reservation

@@ -12,7 +12,7 @@ from app.db.archive import LastTurn
 from app.db.claims import RequestKey
 from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
-from app.domain.errors import PlimsollError, RetryLater, TurnNotOpen
+from app.domain.errors import DatabaseUnavailable, PlimsollError, RetryLater, TurnNotOpen
 from app.domain.frozen import replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Session, SessionRef, TenantId, TurnId, TurnRecord
@@ -27,6 +27,9 @@ from app.services.turn.decide import decide
 from app.services.turn.record import ended_elsewhere, recording
 from app.services.turn.steps import of_claim, of_turn
 from app.services.turn.types import ClaimedTurn, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
+
+_RECORDED_WITHIN_S = 1.0
+"""How long the request that cancels a turn waits until its work here has stopped and what had happened is stored."""
 
 
 async def take_turn(
@@ -106,15 +109,24 @@ async def regenerate_turn(
     return await _run(rt, claimed(), listen)
 
 
-@retried
 async def cancel_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> TurnRecord:
-    """Ends a turn that runs or waits for tools; its message is kept. Raises `NotFound`, `TurnNotOpen`."""
+    """Ends a turn that runs or waits for tools; its message is kept. If it runs in this process, what is returned has
+    the cost of its calls. Raises `NotFound`, `TurnNotOpen`."""
+    turn = await _end_cancelled(rt, session, turn_id)
+    if running := rt.leases.cancel(session.id, turn_id):
+        await asyncio.wait(running, timeout=_RECORDED_WITHIN_S)
+        with suppress(DatabaseUnavailable):
+            return await rt.database.run(get_turn, session, turn_id) or turn
+    return turn
+
+
+@retried
+async def _end_cancelled(rt: Runtime, session: SessionRef, turn_id: TurnId) -> TurnRecord:
     async with rt.database.begin(locking=session.id) as tx:
         is_cancelled = await store_cancelled(tx, session, turn_id)  # first: the turn may end while this waits for it
         turn = await existing_in(tx, session, await get_turn(tx, session, turn_id), "turn")
         if not is_cancelled:
             raise TurnNotOpen(f"The turn is {turn.status.value}; there is nothing to cancel.")
-    rt.leases.cancel(session.id, turn_id)
     return turn
 
 

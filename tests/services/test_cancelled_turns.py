@@ -1,0 +1,186 @@
+"""A turn that is cancelled while it runs keeps what was sent, what was delivered of the answer, and what it used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.db.claims import reclaim_turn, waiting_turn
+from app.domain.errors import TurnCancelled
+from app.domain.types import SessionRef, ToolCall, TurnId, TurnRecord, TurnStatus
+from app.engine.window.look_back import NAME
+from app.services.sessions import delete_session
+from app.services.turn.take import cancel_turn, retry_turn
+from app.services.turn.types import TurnEvent, TurnOptions
+from app.services.views.turns import get_audit, get_prompt, get_turn
+from tests.providers.server import Seen, Step, Stream, serving
+from tests.providers.wires import OPENAI, ModelReply
+from tests.services.service import Service, chat, models_toml, ref_of, service
+from tests.services.test_costs import sold_by
+
+_MODEL = "gpt-4o-mini"
+_BEGUN = Stream((*OPENAI.begin(), *OPENAI.fragments(ModelReply("The answer is long"))), ending="open")
+_LOOKS_BACK = OPENAI.stream(ModelReply("", calls=(ToolCall("l", NAME, '{"query": "anything"}'),)))
+_USED = "SELECT purpose, round, prompt_tokens, completion_tokens, cost_usd FROM usage_records ORDER BY id"
+_STEPS = "SELECT kind, status, detail FROM turn_steps ORDER BY seq"
+
+
+class Running:
+    """A streamed turn whose model has delivered a part of its answer and does not go on; `sent` are the requests."""
+
+    def __init__(self, at: Service, session: SessionRef, sent: list[Seen]) -> None:
+        self.at, self.session, self.sent = at, session, sent
+        self._events: list[TurnEvent] = []
+        self._begun = asyncio.Event()
+        self.posted = asyncio.create_task(at.turn(session.id, "Hello", listen=self._listen))
+
+    def _listen(self, event: TurnEvent) -> None:
+        self._events.append(event)
+        if self.text.endswith("long"):
+            self._begun.set()
+
+    @property
+    def text(self) -> str:
+        return "".join(event.data["text"] for event in self._events if event.name == "output.delta")
+
+    @property
+    def turn_id(self) -> TurnId:
+        return TurnId(self._events[0].data["turn"]["id"])
+
+    async def begun(self) -> Running:
+        await self._begun.wait()
+        return self
+
+    async def cancelled(self) -> TurnRecord:
+        """The turn as the request that cancels it gets it, once it has ended."""
+        turn = await cancel_turn(self.at.rt, self.session, self.turn_id)
+        with pytest.raises(TurnCancelled):
+            await self.posted
+        return turn
+
+
+@asynccontextmanager
+async def running(url: str, folder: Path, *script: Step, **fields: Any) -> AsyncGenerator[Running]:
+    steps, sent = list(script), list[Seen]()
+
+    def play(request: Seen) -> Step:
+        sent.append(request)
+        return steps.pop(0)
+
+    async with sold_by(url, folder, OPENAI, _MODEL, play) as at:
+        session = await at.session(**fields)
+        yield await Running(at, ref_of(session.id), sent).begun()
+
+
+async def test_a_cancelled_turn_keeps_its_prompt_its_steps_what_was_delivered_and_what_that_cost(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with running(database_url, tmp_path, _BEGUN) as turn:
+        cancelled = await turn.cancelled()
+        assert cancelled == await get_turn(turn.at.rt, turn.session, turn.turn_id)
+        assert (cancelled.status, cancelled.assistant_output) == (TurnStatus.CANCELLED, None)
+        assert cancelled.error is not None
+        assert (cancelled.error["code"], cancelled.error["partial_output"]) == ("turn_cancelled", "The answer is long")
+        audit = await get_audit(turn.at.rt, turn.session, turn.turn_id, None)
+        prompt = await get_prompt(turn.at.rt, turn.session, turn.turn_id, None)
+        assert prompt.prompt_sha256 == audit.prompt_sha256
+        assert turn.sent[0].json["messages"] == prompt.messages
+        (used,) = await turn.at.rows(_USED)
+        delivered = turn.at.rt.tokenizers.estimator("o200k_base")("The answer is long")
+        assert (used["prompt_tokens"], used["completion_tokens"]) == (audit.estimated_wire_tokens, delivered)
+        assert cancelled.cost_usd == used["cost_usd"] == Decimal(15 * used["prompt_tokens"] + 60 * delivered) / 10**8
+        *_, called = await turn.at.rows(_STEPS)
+        detail = {"model_alias": "main", "code": "turn_cancelled"}
+        assert called == {"kind": "model_call", "status": "failed", "detail": detail}
+
+
+async def test_what_calls_before_the_cancelled_one_used_is_kept(database_url: str, tmp_path: Path) -> None:
+    async with running(database_url, tmp_path, _LOOKS_BACK, _BEGUN, policy={"look_back": "on"}) as turn:
+        await turn.cancelled()
+        audits = [await get_audit(turn.at.rt, turn.session, turn.turn_id, number) for number in (1, 2)]
+        assert [(audit.round, audit.actual_prompt_tokens) for audit in audits] == [(1, 11), (2, None)]
+        looked, begun = await turn.at.rows(_USED)
+        assert (looked["round"], looked["prompt_tokens"], looked["completion_tokens"]) == (1, 11, 3)
+        assert (begun["round"], begun["prompt_tokens"]) == (2, audits[1].estimated_wire_tokens)
+        assert [step["kind"] for step in await turn.at.rows(_STEPS)][-3:] == ["look_back", "assemble", "model_call"]
+        prompt = await get_prompt(turn.at.rt, turn.session, turn.turn_id, 2)
+        assert turn.sent[1].json["messages"] == prompt.messages
+
+
+async def test_a_turn_that_another_process_cancels_gets_what_it_used_when_its_call_is_stopped(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with running(database_url, tmp_path, _BEGUN) as turn, service(database_url) as other:
+        cancelled = await cancel_turn(other.rt, turn.session, turn.turn_id)
+        assert cancelled.cost_usd is None
+        turn.at.rt.leases.cancel(turn.session.id, turn.turn_id)  # as the next renewal of its lease does
+        with pytest.raises(TurnCancelled):
+            await turn.posted
+        (used,) = await turn.at.rows(_USED)
+        assert (await get_turn(other.rt, turn.session, turn.turn_id)).cost_usd == used["cost_usd"] > 0
+
+
+async def test_an_answer_that_came_whole_after_another_process_cancelled_the_turn_is_paid_for(
+    database_url: str, tmp_path: Path
+) -> None:
+    goes_on = asyncio.Event()
+    pieces = b"".join(_BEGUN.pieces), b"".join(OPENAI.end(ModelReply()))
+    whole = Stream(pieces, after=goes_on.is_set)
+    async with running(database_url, tmp_path, whole) as turn, service(database_url) as other:
+        await cancel_turn(other.rt, turn.session, turn.turn_id)
+        goes_on.set()
+        with pytest.raises(TurnCancelled):
+            await turn.posted
+        (used,) = await turn.at.rows(_USED)
+        assert (used["prompt_tokens"], used["completion_tokens"]) == (11, 3)
+        assert await turn.at.rows("SELECT 1 FROM messages WHERE role = 'assistant'") == []
+
+
+async def test_a_cancelled_turn_that_has_run_again_meanwhile_is_not_touched(database_url: str, tmp_path: Path) -> None:
+    async with running(database_url, tmp_path, _BEGUN) as turn, serving(chat("Again.")) as server:
+        models = models_toml(server)
+        (tmp_path / "other").mkdir()
+        async with service(database_url, models, folder=tmp_path / "other") as other:
+            await cancel_turn(other.rt, turn.session, turn.turn_id)
+            again = await retry_turn(other.rt, turn.session, turn.turn_id, TurnOptions(), "main")
+            turn.at.rt.leases.cancel(turn.session.id, turn.turn_id)
+            with pytest.raises(TurnCancelled):
+                await turn.posted
+            assert await get_turn(other.rt, turn.session, turn.turn_id) == again.turn
+            assert [row["round"] for row in await turn.at.rows(_USED)] == [1]
+
+
+async def test_a_retry_that_was_read_before_the_cancelled_turn_was_recorded_is_not_claimed(
+    database_url: str, tmp_path: Path
+) -> None:
+    """It would number its rounds and steps as those of the cancelled call."""
+    async with running(database_url, tmp_path, _BEGUN) as turn, service(database_url) as other:
+        await cancel_turn(other.rt, turn.session, turn.turn_id)
+        async with other.rt.database.begin() as tx:
+            read = await waiting_turn(tx, turn.session, turn.turn_id)
+        assert read is not None
+        turn.at.rt.leases.cancel(turn.session.id, turn.turn_id)
+        with pytest.raises(TurnCancelled):
+            await turn.posted
+        async with other.rt.database.begin() as tx:
+            ended_as = [TurnStatus.CANCELLED]
+            assert await reclaim_turn(tx, turn.session, turn.turn_id, read, (), 30, ended_as=ended_as) is None
+            now = await waiting_turn(tx, turn.session, turn.turn_id)
+            assert now is not None
+            assert (now.rounds, now.steps > read.steps) == (1, True)
+            assert await reclaim_turn(tx, turn.session, turn.turn_id, now, (), 30, ended_as=ended_as) is not None
+
+
+async def test_nothing_is_stored_of_a_turn_whose_session_was_deleted(database_url: str, tmp_path: Path) -> None:
+    async with running(database_url, tmp_path, _BEGUN) as turn:
+        await delete_session(turn.at.rt, turn.session)
+        with pytest.raises(TurnCancelled):
+            await turn.posted
+        for table in ("turns", "usage_records", "turn_context_audit", "turn_steps"):
+            assert await turn.at.rows(f"SELECT 1 FROM {table}") == []  # noqa: S608 - names of our own
