@@ -53,6 +53,7 @@ def _thrice(text: str) -> int:
 def _model(alias: str, snapshot: Snapshot, count: Estimate, rule: ReasoningRule | None) -> SimulatedModel:
     return SimulatedModel(
         alias=alias,
+        wire_model=alias,
         encoding="test",
         budget=snapshot.budget,
         estimate=count,

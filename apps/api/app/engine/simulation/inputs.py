@@ -26,9 +26,11 @@ PricesOf: TypeAlias = Callable[[int], Prices]
 
 @frozen
 class SimulatedModel:
-    """A model and the one that would make its summaries, whose largest prompt has `summarizer_ceiling` tokens."""
+    """A model and the one that would make its summaries, whose largest prompt has `summarizer_ceiling` tokens.
+    `wire_model` is the provider's name of the model."""
 
     alias: str
+    wire_model: str
     encoding: str
     budget: Budget
     estimate: Estimate

@@ -180,9 +180,6 @@ def _plan(
         ),
         histories={alias: setting(uncapped, target) for alias, target in targets.items()},
         pins=tuple(pins),
-        wire_models={
-            alias: rt.catalogue.model(alias).model for target in targets.values() for alias in target.values()
-        },
     )
 
 
@@ -202,6 +199,7 @@ def _model(rt: Runtime, tenant_id: TenantId, alias: str, policy: ContextPolicy) 
     summarizer = rt.catalogue.model(policy.summary_model or alias, tenant_id)
     return SimulatedModel(
         alias=alias,
+        wire_model=model.model,
         encoding=encoding,
         budget=budget_of(model, policy),
         estimate=counted_elsewhere,

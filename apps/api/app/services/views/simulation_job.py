@@ -41,8 +41,8 @@ class PlannedLane:
 @frozen
 class Plan:
     """All that a simulation needs except the turns. The models' counters are made in the process that runs it.
-    `histories` are the settings of the full history by the alias used for all turns, `pins` the current pins with the
-    time at which each was made, and `wire_models` the providers' model names by alias."""
+    `histories` are the settings of the full history by the alias used for all turns, and `pins` the current pins with
+    the time at which each was made."""
 
     session_id: SessionId
     stored_turns: int
@@ -52,7 +52,6 @@ class Plan:
     lanes: tuple[PlannedLane, ...]
     histories: Mapping[str | None, Setting]
     pins: tuple[tuple[datetime, Pin], ...]
-    wire_models: Mapping[str, str]
 
 
 def counted_elsewhere(_text: str) -> int:
@@ -74,11 +73,9 @@ class SimulationJob:
         self._lanes = [(each, Simulation(self._counting(each.setting))) for each in plan.lanes]
         self._histories = {alias: FullHistory(self._counting(setting)) for alias, setting in plan.histories.items()}
         self._all = [*(simulation for _, simulation in self._lanes), *self._histories.values()]
-        self._counters: dict[CountKey, TurnCounter] = {
-            model.key: TurnCounter(model.estimate, each.setting.goal, model.reasoning_rule)
-            for each in self._all
-            for model in each.setting.models.values()
-        }
+        models = [(each.setting.goal, model) for each in self._all for model in each.setting.models.values()]
+        self._counters = {model.key: TurnCounter(model.estimate, goal, model.reasoning_rule) for goal, model in models}
+        self._image_rules = {model.key: image_rule_for(model.wire_model) for _, model in models}
 
     def feed(self, turns: Sequence[StoredTurn]) -> None:
         """Decides the next turns by every policy."""
@@ -138,8 +135,7 @@ class SimulationJob:
         )
 
     def _counted_turn(self, stored: StoredTurn, key: CountKey, estimate: Estimate) -> Turn:
-        alias, encoding = key
-        rule = image_rule_for(self._plan.wire_models[alias])
+        encoding, rule = key[1], self._image_rules[key]
         return _turn(
             stored, [with_images_by_rule(_counted(each, encoding, estimate), rule) for each in stored.messages]
         )
