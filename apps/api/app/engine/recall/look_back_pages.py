@@ -263,8 +263,7 @@ def _as_one_entry(text: str) -> str:
 
 def _readable(message: Message) -> str:
     calls = (f"{call.name}({call.arguments})" for call in message.tool_calls)
-    text = marked_text(message.content) if message.content is not None else ""
-    return "\n".join(part for part in (text, *calls) if part)
+    return "\n".join(part for part in (marked_text(message.content), *calls) if part)
 
 
 def _text_tokens(page_tokens: int) -> int:

@@ -181,7 +181,7 @@ def summarizer_prompt(
     most detail. With `extend` the summarizer adds what is new to the previous summary and keeps the rest as it is; it
     is shown no context."""
     known: dict[str, tuple[MessageId, ...]] = {}
-    before = _short_ids(previous) if previous else {}
+    before = {f"p{at}": item for at, item in enumerate(previous.items, start=1)} if previous else {}
     shown = _document_messages("m", "messages", chunk, known)
     room = room_tokens - sum(estimate(text) + _WRAPPING_TOKENS for _, text in chunk)
     around: list[Shown] = []
@@ -228,10 +228,6 @@ def _document_messages(
             day = day_of_message
         parts.append(f' "text": {canonical_json(text)}}},')
     return _document_list(name, parts)
-
-
-def _short_ids(body: SummaryBody) -> dict[str, SummaryItem]:
-    return {f"p{at}": item for at, item in enumerate(body.items, start=1)}
 
 
 def _document_summary(body: SummaryBody, short_ids: Iterable[str]) -> list[str]:

@@ -236,16 +236,15 @@ def _fit_result(item: PromptItem, excess_tokens: int, estimate: Estimate, *, wit
     without_media = mark_media(item, estimate)
     if without_media is not None and without_media.now.tokens <= most:
         return without_media
-    return _longest_that_fits(item, most, estimate, with_handle=with_handle) or without_media
+    return _longest_that_fits(item, message, most, estimate, with_handle=with_handle) or without_media
 
 
 def _longest_that_fits(
-    item: PromptItem, most_tokens: int, estimate: Estimate, *, with_handle: bool
+    item: PromptItem, result: Message, most_tokens: int, estimate: Estimate, *, with_handle: bool
 ) -> Shortening | None:
     """The search starts from the text's own characters per token, so that a long text is not counted many times."""
-    content = item.message.content if item.message else None
-    text = marked_text(content)
-    text_tokens = estimate(text) if has_media(content) else item.tokens
+    text = marked_text(result.content)
+    text_tokens = estimate(text) if has_media(result.content) else item.tokens
     low, high = 0, min(len(text) - 1, 2 * most_tokens * len(text) // max(1, text_tokens))
     found = shorten_text(item, low, estimate, with_handle=with_handle)
     if found is None or found.now.tokens > most_tokens:
