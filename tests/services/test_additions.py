@@ -52,10 +52,10 @@ async def _claimed_with_four(at: Service, session: SessionRef, texts: Sequence[s
     return await claim_drafted(at.rt, session, draft, TurnOptions(), Additions(newest, None, history, ("Be brief.",)))
 
 
-async def _summary_of_four(at: Service, session: SessionRef) -> NewSummary:
+async def _summary_of_four(at: Service, session: SessionRef, previous: Summary | None = None) -> NewSummary:
     ids = [MessageId(row["id"]) for row in await at.rows("SELECT id FROM messages ORDER BY seq")]
     summary = Summary(SummaryId(at.rt.new_id()), SummaryBody("One to four."), ids[0], ids[3], 4, "model")
-    return new_summary(session.id, summary, None, "offline", at.rt.tokenizers.estimator("o200k_base"))
+    return new_summary(session.id, summary, previous, "offline", at.rt.tokenizers.estimator("o200k_base"))
 
 
 async def _reject(at: Service, claimed: ClaimedTurn) -> None:
@@ -82,6 +82,23 @@ async def test_what_was_added_with_a_rejected_turn_is_as_ineffective_as_the_turn
         assert await at.rt.database.run(get_summary, session.id, None) is None
         assert {row["status"] for row in await at.rows("SELECT status FROM turns")} == {"rejected"}
         assert (await get_session(at.rt, session)).instructions == changed
+
+
+async def test_no_summary_of_what_was_added_with_a_rejected_turn_stays(database_url: str) -> None:
+    """The turn had folded one that was made in the background while it ran: this one became active again."""
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        claimed = await _claimed_with_four(at, session)
+        read = await session_window(at.rt, session)
+        async with at.rt.database.autocommit() as tx:
+            behind = await _summary_of_four(at, session)
+            assert await store_attempt(tx, read.session, behind, AttemptNote(), None)
+        rows = await session_window(at.rt, session)
+        async with at.rt.database.autocommit() as tx:
+            own = await _summary_of_four(at, session, rows.summary)
+            assert await store_attempt(tx, claimed.claim.session, own, AttemptNote(), claimed.claim)
+        await _reject(at, claimed)
+        assert await at.rows("SELECT status FROM session_summaries") == [{"status": "undone"}] * 2
 
 
 async def test_a_search_while_a_turn_runs_finds_nothing_of_it_once_it_was_rejected(database_url: str) -> None:

@@ -17,6 +17,7 @@ from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
 from app.db.summaries import get_summary, undo_active
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
+from app.domain.errors import existing
 from app.domain.figures import SessionUsage
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import CallUse
@@ -216,10 +217,9 @@ async def _leave_out(
     if added.ended_turn_id is not None:
         await tx.execute(_WITHDRAW_OUTPUTS, session_id=session_id, turn_id=added.ended_turn_id, after_message_seq=seq)
         await tx.execute(_WAIT_AGAIN, session_id=session_id, turn_id=added.ended_turn_id)
-    made = await tx.fetchval(_SUMMARY_OF_ADDED, session_id=session_id, after_message_seq=seq)
-    summary = await get_summary(tx, session_id, SummaryId(made)) if made else None
-    if summary is not None:
-        await undo_active(tx, summary)
+    # The turn may have folded one that was made in the background, and is active again once the turn's own is undone.
+    while made := await tx.fetchval(_SUMMARY_OF_ADDED, session_id=session_id, after_message_seq=seq):
+        await undo_active(tx, existing(await get_summary(tx, session_id, SummaryId(made)), "summary"))
 
 
 async def _without_large(tx: Transaction, session_id: SessionId, blocks: Sequence[JsonObject]) -> Sequence[JsonObject]:
