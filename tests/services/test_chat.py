@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,8 +15,10 @@ import pytest
 from app.db.turns import newest_messages
 from app.domain.errors import ProviderRefused
 from app.domain.incoming import IncomingMessage
+from app.domain.responses import item_id
 from app.domain.types import SessionRef
 from app.services.openai.chat import ChatRequest, complete_chat, store_list
+from app.services.openai.conversations import withdraw_item
 from app.services.turn.types import TurnOptions, TurnOutcome
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import Service, chat, models_toml, ref_of, service
@@ -28,6 +30,12 @@ def _posted(*, all_new: bool, **changes: Any) -> ChatRequest:
     digest = sha256(QUESTION.encode()).hexdigest()
     message = IncomingMessage(0, "user", QUESTION)
     return ChatRequest((message,), TurnOptions(), "main", digest, all_new=all_new, **changes)
+
+
+def _listed(*texts: str) -> ChatRequest:
+    """The user's words and the model's by turns."""
+    messages = tuple(IncomingMessage(at, "assistant" if at % 2 else "user", text) for at, text in enumerate(texts))
+    return ChatRequest(messages, TurnOptions(), "main", sha256("|".join(texts).encode()).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,12 @@ class _Overtaken:
 
 
 @asynccontextmanager
-async def _overtaken(database_url: str, folder: Path, request: ChatRequest) -> AsyncGenerator[_Overtaken]:
+async def _overtaken(
+    database_url: str,
+    folder: Path,
+    request: ChatRequest,
+    before: Callable[[Service, SessionRef], Awaitable[object]] | None = None,
+) -> AsyncGenerator[_Overtaken]:
     waits, goes_on = asyncio.Event(), asyncio.Event()
 
     def play(seen: Seen) -> Answer:
@@ -61,6 +74,8 @@ async def _overtaken(database_url: str, folder: Path, request: ChatRequest) -> A
             service(database_url, models, folder=folder) as elsewhere,
         ):
             session = ref_of((await at.session()).id)
+            if before is not None:
+                await before(elsewhere, session)
             assert at.rt.embeddings is not None
             at.rt.embeddings.compared_in(session, "recall")
             answer = asyncio.create_task(complete_chat(at.rt, session, request))
@@ -92,6 +107,51 @@ async def test_a_request_that_an_equal_one_with_another_key_overtakes_gets_a_tur
         stored = await first.at.rows("SELECT idempotency_key FROM turns ORDER BY seq")
         assert [row["idempotency_key"] for row in stored] == ["second", "first"]
         assert (await complete_chat(first.at.rt, first.session, request)).turn == answered
+
+
+_FAIL_SECOND = """
+    WITH reply AS (DELETE FROM messages WHERE seq = 4 RETURNING id)
+    UPDATE turns SET status = 'failed', error = '{"code": "x"}' FROM reply WHERE seq = 2 RETURNING turns.id
+    """
+
+
+@pytest.mark.parametrize(
+    ("more", "is_tried_again"),
+    [((), False), (("More", "Fine."), False), ((), True)],
+    ids=["new turn", "new past", "failed turn"],
+)
+async def test_a_message_that_is_removed_between_the_reading_of_a_list_with_it_and_the_claim_is_in_the_prompt(
+    database_url: str, tmp_path: Path, more: tuple[str, ...], is_tried_again: bool
+) -> None:
+    """The list was compared with a session that had it."""
+    texts = ("One", "A lot.", *more, QUESTION)
+
+    async def before(at: Service, session: SessionRef) -> None:
+        await complete_chat(at.rt, session, _listed(*texts[:1]))
+        if is_tried_again:
+            await complete_chat(at.rt, session, _listed(*texts))
+            assert await at.rows(_FAIL_SECOND)
+
+    async with _overtaken(database_url, tmp_path, _listed(*texts), before) as first:
+        await withdraw_item(first.elsewhere.rt, first.session, item_id("msg", first.session.id, 2))
+        first.goes_on.set()
+        await first.answer
+        sent = [message["content"] for message in first.server.seen[-1].json["messages"]]
+        assert sent[-len(texts[1:]) :] == [*texts[1:]]
+
+
+async def test_a_request_beside_which_a_message_is_removed_is_no_retry_of_an_equal_one_before(
+    database_url: str, tmp_path: Path
+) -> None:
+    request = _posted(all_new=True, directions=("Be brief.",))
+
+    async def before(at: Service, session: SessionRef) -> None:
+        await complete_chat(at.rt, session, request)
+
+    async with _overtaken(database_url, tmp_path, request, before) as first:
+        await withdraw_item(first.elsewhere.rt, first.session, item_id("msg", first.session.id, 2))
+        first.goes_on.set()
+        assert (await first.answer).turn.seq == 2
 
 
 @pytest.mark.parametrize("text", ["a" * 10_000, "".join(map(str, range(2_577)))], ids=["compressed", "not compressed"])

@@ -165,7 +165,7 @@ class NewTurn:
     """What a claim stores. `user_input` is the text of `content`, or None if that is a text itself; `terms` are its
     packed terms. `name` is the speaker and `said_at` the time, if the client gives them. Unless `is_of_response`, the
     claim keeps the session from being erased with its responses. `seq` is the number that the turn must get, if it must
-    directly follow a certain turn."""
+    directly follow a certain turn, and `past_version` what that of the session must be."""
 
     turn_id: TurnId
     message_id: UUID
@@ -182,13 +182,14 @@ class NewTurn:
     request: JsonText | None
     is_of_response: bool
     seq: int | None = None
+    past_version: int | None = None
 
 
 async def claim_turn(tx: Transaction, session: SessionRef, new: NewTurn, lease_s: float) -> Claim | None:
     """Stores a running turn with its user message under the session's lock; None when there is no such session. Raises
     `UniqueViolated` when the session already has an open turn or the idempotency key was used."""
     claim = _CLAIM_WITH_PARTS if is_stored_apart(new.request) else _CLAIM
-    row = await tx.fetchrow(claim, **of_session(session), lease_s=lease_s, **values_of(new, "seq"))
+    row = await tx.fetchrow(claim, **of_session(session), lease_s=lease_s, **values_of(new, "seq", "past_version"))
     if row is None:
         return None
     return Claim(

@@ -216,7 +216,7 @@ async def sessions_with_lost_turns(tx: Transaction, after_id: UUID, limit: int) 
 
 
 _NEWEST = sql("""
-    SELECT s.last_message_seq, s.last_turn_seq, t.id AS turn_id, t.status, t.request_sha256
+    SELECT s.last_message_seq, s.last_turn_seq, s.past_version, t.id AS turn_id, t.status, t.request_sha256
     FROM sessions s LEFT JOIN LATERAL (
         SELECT id, status, coalesce((
             SELECT r.request_sha256 FROM responses r WHERE r.session_id = turns.session_id AND r.turn_id = turns.id
@@ -265,11 +265,12 @@ _APPEND = sql(f"""
 
 @frozen
 class Newest:
-    """The state of a session: the last assigned numbers, and its newest turn that was not rejected, if any, with the
-    hash of its last response's request, or of the request that posted it if it has none."""
+    """The state of a session: the last assigned numbers, the version of its past, and its newest turn that was not
+    rejected, if any, with the hash of its last response's request, or of the request that posted it if it has none."""
 
     last_message_seq: int
     last_turn_seq: int
+    past_version: int
     turn_id: TurnId | None
     status: TurnStatus | None
     request_sha256: str | None

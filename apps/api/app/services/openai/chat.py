@@ -19,7 +19,7 @@ from app.domain.errors import TurnInProgress, existing, located
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
-from app.domain.types import FAILED_STATUSES, OPEN_STATUSES, Message, SessionRef, TurnStatus
+from app.domain.types import FAILED_STATUSES, OPEN_STATUSES, Message, SessionRef, TurnId, TurnStatus
 from app.openai.new_messages import (
     BEGIN,
     CONTINUE,
@@ -47,13 +47,14 @@ _LONG_LIST = 1_000
 """Most messages of a request that are processed on the event loop (about a millisecond)."""
 _MOST_COMPARED_BYTES = 32 * 1024 * 1024
 """Eight times the largest body of a request, by default: the stored messages may be others than those of the list."""
-_NOTHING_STORED = Newest(0, 0, None, None, None)
+_NOTHING_STORED = Newest(0, 0, 0, None, None, None)
 _IN_PROGRESS = "The session already runs a turn."
 
 
 @frozen
 class ChatRequest:
-    """A chat client's request. `is_retry` is true when the client marks it as a retry.
+    """A chat client's request. `is_retry` is true when the client marks it as a retry, or another one has overtaken it,
+    after it was found not to repeat the turn `after_turn_id`.
 
     With `all_new`, all `messages` are new, whatever the session holds, except what a turn got before it failed.
     `directions` are added to the session's instructions. With `after_message_seq`, the session's last message must have
@@ -69,6 +70,7 @@ class ChatRequest:
     request_sha256: str
     idempotency_key: str | None = None
     is_retry: bool = False
+    after_turn_id: TurnId | None = None
     all_new: bool = False
     directions: tuple[str, ...] = ()
     after_message_seq: int | None = None
@@ -92,7 +94,8 @@ class ChatRequest:
 
     def repeats(self, newest: Newest) -> bool:
         """Whether it is a retry of the request that came last."""
-        return self.is_retry and newest.request_sha256 == self.request_sha256
+        is_other = newest.turn_id is None or newest.turn_id != self.after_turn_id
+        return self.is_retry and is_other and newest.request_sha256 == self.request_sha256
 
 
 def answerable(request: ChatRequest, *, begins: bool = True) -> ChatRequest:
@@ -115,19 +118,19 @@ async def complete_chat(
     """
     for _ in range(_MOST_TRIES):
         newest, step = await _read_step(rt, session, request)
-        if step is None:
-            step = await _answer_again(rt, session, newest, request, listen)
-        if step is None:
-            request = replace(request, is_retry=False)  # the turn's messages were removed, so the request is new
-            continue
-        if isinstance(step, TurnOutcome):
-            await keep_session(rt, session, request.keeping)
-            return step
         try:
-            return await _answer_next(rt, session, request, newest, step, listen)
+            if isinstance(step, NextStep):
+                return await _answer_next(rt, session, request, newest, step, listen)
+            outcome = step or await _answer_again(rt, session, newest, request, listen)
         except TurnInProgress:  # another request changed the session: read it again
-            if request.idempotency_key is None or step.message is None:  # else its turn is found by the key
-                request = replace(request, is_retry=True)  # what overtook an equal request is a retry of it
+            if isinstance(step, NextStep) and (request.idempotency_key is None or step.message is None):
+                # What overtook an equal request is a retry of it. A turn of a request with a key is found by the key.
+                request = replace(request, is_retry=True, after_turn_id=newest.turn_id)
+            continue
+        if outcome is not None:
+            await keep_session(rt, session, request.keeping)
+            return outcome
+        request = replace(request, is_retry=False)  # the turn's messages were removed, so the request is new
     raise TurnInProgress(_IN_PROGRESS)
 
 
@@ -140,7 +143,8 @@ async def _answer_next(
     additions = await _additions(rt, request, newest, step, ends_waiting=not step.goes_on)
     if step.message is not None:
         after_seq = newest.last_turn_seq + len(step.past)
-        turn = replace(turn_of(step.message, request, options, after_seq), additions=additions)
+        turn = turn_of(step.message, request, options, after_seq)
+        turn = replace(turn, additions=additions, past_version=newest.past_version)
         return await take_turn(rt, session, turn, request.idempotency_key, listen)
     history = additions.history if additions else ()
     turn_id = history[-1].last_turn_id if history else newest.turn_id
@@ -325,7 +329,8 @@ async def _answer_again(
     options = _noted(request.options, of_input[-1 if call_id else 0] if of_input else 0)
     given = request.idempotency_key
     key = None if given is None else RequestKey(given, request.request_sha256)
-    return await retry_turn(rt, session, turn_id, options, request.model_alias, listen, key=key)
+    version = newest.past_version
+    return await retry_turn(rt, session, turn_id, options, request.model_alias, listen, key=key, past_version=version)
 
 
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:

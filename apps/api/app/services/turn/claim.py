@@ -133,10 +133,11 @@ async def claim_retry(
     options: TurnOptions,
     model_alias: str,
     key: RequestKey | None = None,
+    past_version: int | None = None,
 ) -> ClaimedTurn:
     """Claims a retry of the session's newest turn that was not rejected, if it failed, was cancelled, or completed
-    without an answer. Its message is stored; a request with the `key` is answered with it. Raises `NotFound`,
-    `TurnInProgress`, `LimitExceeded`."""
+    without an answer, and the past is as it was read with the `past_version`. Its message is stored; a request with the
+    `key` is answered with it. Raises `NotFound`, `TurnInProgress`, `LimitExceeded`."""
 
     async def found_ended(tx: Transaction) -> _Claimed:
         ended = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
@@ -145,6 +146,8 @@ async def claim_retry(
         ours = _ours(claim)
         if not await messages_of_turn(tx, session.id, turn_id):
             raise TurnInProgress("The turn's messages were removed meanwhile.")
+        if past_version is not None and ours.session.past_version != past_version + 1:  # the claim counts as a change
+            raise TurnInProgress("The session's past changed meanwhile.")
         return ours, options, awake_alias(rt, model_alias, session.tenant_id)
 
     await prepare_stored_question(rt, session, turn_id)
@@ -163,8 +166,9 @@ async def claim_drafted(
 
     async def stored(tx: Transaction) -> _Claimed:
         claim = existing(await claim_turn(tx, session, draft, rt.turn_lease_s), "session")
-        if draft.seq not in (None, claim.seq):
-            raise TurnInProgress("The session went on meanwhile.")
+        past_version = claim.session.past_version
+        if draft.seq not in (None, claim.seq) or draft.past_version not in (None, past_version):
+            raise TurnInProgress("The session went on meanwhile, or its past changed.")
         return claim, options, awake_alias(rt, draft.model_alias or claim.session.model_alias, session.tenant_id)
 
     return await _transaction_one(rt, session, stored, additions, turns=1)

@@ -62,11 +62,12 @@ async def retry_turn(
     listen: Listener | None = None,
     *,
     key: RequestKey | None = None,
+    past_version: int | None = None,
 ) -> TurnOutcome:
     """Runs the session's newest turn again after it failed, was cancelled, or completed without an answer. Its message
     is not stored again, and its complete tool groups are kept. A request with the `key` is answered with it from now
-    on. Raises the errors of `take_turn`."""
-    return await _run(rt, claim_retry(rt, session, turn_id, options, model_alias, key), listen)
+    on. With `past_version` it is refused unless the past is as it was read. Raises the errors of `take_turn`."""
+    return await _run(rt, claim_retry(rt, session, turn_id, options, model_alias, key, past_version), listen)
 
 
 async def prepare_regeneration(

@@ -81,8 +81,9 @@ class TurnOptions:
 @frozen
 class TurnRequest:
     """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14). With
-    `seq` the turn is refused unless it gets this number in its session. `name` is the speaker, if several people use
-    the session. `said_at` is when the message was said, if that is not now. `additions` are stored before it."""
+    `seq` the turn is refused unless it gets this number in its session, and with `past_version` unless the past is as
+    it was read. `name` is the speaker, if several people use the session. `said_at` is when the message was said, if
+    that is not now. `additions` are stored before it."""
 
     content: Content
     request_sha256: str
@@ -92,6 +93,7 @@ class TurnRequest:
     name: str | None = None
     said_at: datetime | None = None
     additions: Additions | None = None
+    past_version: int | None = None
 
 
 @frozen
