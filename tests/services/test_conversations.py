@@ -15,6 +15,7 @@ from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound, Pro
 from app.domain.responses import item_id
 from app.domain.types import JsonObject, SessionId, SessionRef, TurnId, TurnStatus
 from app.services.openai.conversations import add_items, create_conversation, get_item, page_of_items, withdraw_item
+from app.services.sessions import delete_session
 from app.services.turn.take import prepare_regeneration, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.search import look_back, search_messages, search_session
@@ -36,12 +37,31 @@ class _Interrupted(Database):
         super().__init__(dsn, pool_size=2, transaction_pooler=behind_pooler())
         self._meanwhile = [meanwhile, None]
 
+    @property
+    def fired(self) -> bool:
+        return not self._meanwhile
+
     @asynccontextmanager
     async def autocommit(self) -> AsyncGenerator[Transaction]:
         meanwhile = self._meanwhile.pop() if self._meanwhile else None
         if meanwhile is not None:
             await meanwhile()
         async with super().autocommit() as tx:
+            yield tx
+
+
+class _Overtaken(Database):
+    """A database in which `meanwhile` happens just before its transaction."""
+
+    def __init__(self, dsn: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(dsn, pool_size=2, transaction_pooler=behind_pooler())
+        self._meanwhile, self.fired = meanwhile, 0
+
+    @asynccontextmanager
+    async def begin(self, *, snapshot: bool = False, locking: UUID | None = None) -> AsyncGenerator[Transaction]:
+        self.fired += 1
+        await self._meanwhile()
+        async with super().begin(snapshot=snapshot, locking=locking) as tx:
             yield tx
 
 
@@ -81,6 +101,29 @@ async def test_the_answer_has_the_items_of_the_request_and_none_that_another_one
         await add_items(at.rt, session, before)
         added = await _added(at, database_url, session, *items)
         assert [item["type"] for item in added] == types
+
+
+async def test_items_of_a_conversation_that_is_deleted_before_they_are_read_are_not_found(database_url: str) -> None:
+    """The answer was an empty list of items."""
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        database = _Interrupted(database_url, lambda: delete_session(at.rt, session))
+        with pytest.raises(NotFound):
+            await add_items(replace(at.rt, database=database), session, [_said("One")])
+        await database.aclose()
+        assert database.fired
+
+
+async def test_an_item_is_removed_once(database_url: str) -> None:
+    """A second request that has read it before it was removed finds none, as one after that."""
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        (item,) = await add_items(at.rt, session, [_said("One")])
+        database = _Overtaken(database_url, lambda: withdraw_item(at.rt, session, item["id"]))
+        with pytest.raises(NotFound, match="item"):
+            await withdraw_item(replace(at.rt, database=database), session, item["id"])
+        await database.aclose()
+        assert database.fired
 
 
 class _Lost(Database):

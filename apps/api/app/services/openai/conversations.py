@@ -85,7 +85,9 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
     # After outputs a number is reserved for the reply that is not made.
     reserved = 1 if read.messages and read.messages[0].role == "tool" else 0
     first_seq = last_seq - len(read.messages) - reserved + 1
-    stored = await rt.database.run(messages_in_runs, session.id, [(first_seq, last_seq)])
+    async with rt.database.autocommit() as tx:
+        stored = await messages_in_runs(tx, session.id, [(first_seq, last_seq)])
+        await sessions.check_session(tx, session)  # erased meanwhile, it has no messages
     return [item for seq in sorted(stored) for item in message_items(session.id, stored[seq])]
 
 
@@ -103,14 +105,14 @@ async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Sessi
         if turn.status is TurnStatus.AWAITING_TOOLS:
             await store.cancel_turn(tx, session, turn.id)
         of_turn = await messages_of_turn(tx, session.id, turn.id)
-        if group := _group_of(message, of_turn):
-            await withdraw_messages(tx, session.id, of_turn, group)
+        await withdraw_messages(tx, session.id, of_turn, _group_of(message, of_turn))
     return conversation
 
 
 def _group_of(message: Message, of_turn: Sequence[Message]) -> list[int]:
     """The numbers of the messages that must be removed together: one message, or calls and the outputs that directly
-    follow them. Ids of calls do not tell: several rounds of a turn may have the same."""
+    follow them. Ids of calls do not tell: several rounds of a turn may have the same. Raises `NotFound` if another
+    request has removed the message."""
     group: list[int] = []
     for other in of_turn:
         if other.role != "tool":
@@ -118,7 +120,9 @@ def _group_of(message: Message, of_turn: Sequence[Message]) -> list[int]:
                 break
             group = []
         group.append(other.seq)
-    return group if message.seq in group else []  # another request has removed it
+    if message.seq not in group:
+        raise NotFound("item")
+    return group
 
 
 async def _read(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, Any]]) -> IncomingList:
