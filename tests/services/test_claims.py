@@ -10,10 +10,10 @@ import pytest
 from app.db.claims import Claim, renew_lease
 from app.db.records import TurnEnd, record_end, recorded_before
 from app.db.sessions import lock_session
-from app.db.turns import fail_lost_turns
+from app.db.turns import fail_lost_turns, fail_unheard_turn
 from app.domain.errors import TurnInProgress
 from app.domain.frozen import replace
-from app.domain.types import RecordedReply, ToolCall, TurnStatus
+from app.domain.types import RecordedReply, ToolCall, TurnId, TurnStatus
 from app.services.turn.claim import claim_drafted, claim_retry, draft_turn
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
@@ -111,6 +111,24 @@ async def test_an_older_claim_renews_no_lease_of_a_newer_one_and_learns_that_it_
         assert await at.rows(lease) == before
         assert await at.rt.database.run(renew_lease, second, 3_600)
         assert await at.rows(lease) != before
+
+
+async def test_of_unheard_claims_only_a_first_one_ends_its_turn(database_url: str) -> None:
+    """Another request may have claimed a later round, with the same fence, after the first request's claim was lost."""
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        draft = await draft_turn(at.rt, TurnRequest(content="Hi", request_sha256="x"), None)
+        await claim_drafted(at.rt, session, draft, TurnOptions())
+
+        async def ended(turn_id: TurnId) -> int:
+            async with at.rt.database.begin() as tx:
+                return await fail_unheard_turn(tx, session.id, turn_id)
+
+        assert await ended(TurnId(at.rt.new_id())) == 0
+        assert await ended(draft.turn_id) == 1
+        await claim_retry(at.rt, session, draft.turn_id, TurnOptions(), "offline")
+        assert await ended(draft.turn_id) == 0
+        assert [row["status"] for row in await at.rows("SELECT status FROM turns")] == ["running"]
 
 
 async def test_an_end_is_stored_once_and_by_the_newest_claim_only(database_url: str) -> None:

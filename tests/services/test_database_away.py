@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from app.db.database import Database
+from app.db.database import Database, Transaction
 from app.domain.errors import DatabaseUnavailable
-from app.domain.types import TurnStatus
+from app.domain.types import SessionId, TurnStatus
 from app.services.runtime import Runtime
 from app.services.summaries import summarize_now, undo_summary
 from app.services.views.turns import get_turn
@@ -65,6 +66,66 @@ async def test_a_commit_whose_answer_was_lost_is_found_again_and_not_made_twice(
         audits = await at.rows("SELECT count(*) AS n FROM turn_context_audit")
         assert audits[0]["n"] == 2
         assert server.hits == 2
+
+
+async def test_a_turn_whose_claim_was_committed_without_an_answer_is_ended_at_once(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Nobody runs it: the session refused other turns until its lease was over."""
+    async with (
+        faulty_database(database_url) as (url, faults),
+        serving(chat("Once.")) as server,
+        service(url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        await at.turn(session.id, "Warm up")
+        faults.swallow_after = b"COMMIT\0"  # no other transaction comes before the claim's
+        with pytest.raises(DatabaseUnavailable):
+            await at.turn(session.id, "Hi")
+        assert faults.fired == 1
+        await _assert_only_ended(at, session.id)
+
+
+class _Unheard(Database):
+    """A database whose first transaction is committed and never answered."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn, pool_size=2, transaction_pooler=behind_pooler())
+        self.has_committed = asyncio.Event()
+
+    @asynccontextmanager
+    async def begin(self, *, snapshot: bool = False, locking: UUID | None = None) -> AsyncGenerator[Transaction]:
+        async with super().begin(snapshot=snapshot, locking=locking) as tx:
+            yield tx
+        if not self.has_committed.is_set():
+            self.has_committed.set()
+            await asyncio.Event().wait()
+
+
+async def test_a_turn_whose_request_is_cancelled_while_its_claim_commits_is_ended_at_once(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(chat("Once.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        await at.turn(session.id, "Warm up")
+        database = _Unheard(database_url)
+        async with aclosing(database):
+            posted = asyncio.create_task(Service(replace(at.rt, database=database)).turn(session.id, "Hi"))
+            await asyncio.wait_for(database.has_committed.wait(), 20)
+            posted.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await posted
+            await _assert_only_ended(at, session.id)
+
+
+async def _assert_only_ended(at: Service, session_id: SessionId) -> None:
+    """Of three turns, of which the last is posted here, the second was claimed in vain."""
+    await at.rt.chores.settle()
+    await at.turn(session_id, "Hi again")
+    statuses = await at.rows("SELECT status, error ->> 'code' AS code FROM turns ORDER BY seq")
+    assert [(row["status"], row["code"]) for row in statuses] == [
+        ("completed", None), ("failed", "worker_lost"), ("completed", None),
+    ]  # fmt: skip
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Mapping
 from math import ceil
 from time import perf_counter
@@ -15,11 +16,13 @@ from app.db.driver import UniqueViolated
 from app.db.messages import last_outputs, messages_of_turn, reply_of_turn
 from app.db.records import stated_of_turn
 from app.db.responses import keep_response
+from app.db.sessions import lock_session
 from app.db.summaries import get_summary
-from app.db.turns import fail_lost_turns, get_turn, turn_by_key
+from app.db.turns import fail_lost_turns, fail_unheard_turn, get_turn, turn_by_key
 from app.domain.audit import summary_made
 from app.domain.content import canonical_bytes, canonical_json, content_text
 from app.domain.errors import (
+    DatabaseUnavailable,
     IdempotencyInFlight,
     IdempotencyKeyReused,
     InvalidRequest,
@@ -185,7 +188,7 @@ async def _transaction_one(
 ) -> ClaimedTurn:
     """Stores the additions, claims the turn, reads all that a decision needs, and reserves what the call may use.
     `turns` is the number of turns that the round counts as under limits."""
-    gathered_at, changes_past = rt.now(), additions is not None
+    gathered_at, changes_past, committing = rt.now(), additions is not None, None
     try:
         async with rt.database.begin(locking=session.id) as tx:
             added = None if additions is None else await add(rt, tx, session, additions)
@@ -204,12 +207,24 @@ async def _transaction_one(
                 reservation = await reserve_call(tx, claim, _most_of_call(rt, rows, options, turns=turns))
             if perf_counter() - began_at > rt.turn_lease_s / _OF_THE_LEASE:
                 await renew_lease(tx, claim, rt.turn_lease_s)
-    except BaseException:
+            committing = claim
+    except BaseException as error:
         if changes_past:  # what was cached in the transaction is of a past that is not stored
             rt.pasts.forget(session.id)
+        is_unheard = isinstance(error, DatabaseUnavailable | CancelledError)  # others say that it is not committed
+        if is_unheard and committing is not None and committing.fence == 1:
+            rt.chores.start(_end_unheard(rt, session, committing.turn_id), f"the end of turn {committing.turn_id}")
         raise
     looked_back = tuple(of_sent(claim.turn_id, after_seq, json.loads(sent)) for after_seq, sent in claim.looked_back)
     return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back, added=added)
+
+
+async def _end_unheard(rt: Runtime, session: SessionRef, turn_id: TurnId) -> None:
+    """Ends a new turn that nobody runs, if its claim was committed; if that fails, its lease ends it."""
+    async with rt.database.begin(locking=session.id) as tx:
+        await lock_session(tx, session)
+        lost = await fail_unheard_turn(tx, session.id, turn_id)
+    rt.telemetry.turns_lost(lost)
 
 
 def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> CallUse:
