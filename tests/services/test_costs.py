@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,14 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from app.domain.errors import TurnCancelled
+from app.domain.types import TurnId
 from app.providers.registry import Catalogue, load_catalogue
+from app.services.process_state import Leases
 from app.services.sessions import session_usage
+from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.preview import preview_turn
+from app.services.views.turns import get_turn
 from app.tokenizers.counters import encoding_for_model
-from tests.providers.server import Play, serving
+from tests.providers.server import Answer, Play, Seen, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire
-from tests.services.service import Service, ref_of, service
+from tests.services.service import Service, is_summary, ref_of, service
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
@@ -82,6 +88,35 @@ async def test_a_turn_costs_what_its_calls_cost_at_the_makers_prices_its_summary
             name = f'model_cost_usd_total{{model_alias="main",purpose="{purpose}"}} '
             (line,) = [line for line in metrics if line.startswith(name)]
             assert float(line.removeprefix(name)) == pytest.approx(float(calls * call))
+
+
+@pytest.mark.parametrize("held", ["summary", "turn"])
+async def test_a_cancelled_turn_costs_what_its_summary_and_its_call_did(
+    database_url: str, tmp_path: Path, held: str
+) -> None:
+    """Another process cancels it while the summary is made, or after that."""
+    waits, goes_on = asyncio.Event(), asyncio.Event()
+
+    def answer(seen: Seen) -> Answer:
+        waits_here = is_summary(seen) if held == "summary" else "Point 9" in str(seen.json["messages"][-1])
+        if waits_here:
+            waits.set()
+        return replace(OPENAI.whole(ModelReply("Noted.")), after=goes_on.is_set if waits_here else None)
+
+    async with sold_by(database_url, tmp_path, OPENAI, "gpt-4o-mini", answer) as at:
+        session = await at.session(policy={"summary_call": "separate"})
+        for number in range(1, 9):
+            await at.turn(session.id, f"Point {number}. {LONG}")
+        posted = asyncio.create_task(at.turn(session.id, f"Point 9. {LONG}"))
+        await asyncio.wait_for(waits.wait(), 20)
+        (row,) = await at.rows("SELECT id FROM turns WHERE status = 'running'")
+        await cancel_turn(replace(at.rt, leases=Leases()), ref_of(session.id), TurnId(row["id"]))
+        goes_on.set()
+        with pytest.raises(TurnCancelled):
+            await posted
+        (used,) = await at.rows("SELECT sum(cost_usd) AS usd FROM usage_records WHERE turn_id = :id", id=row["id"])
+        assert used["usd"] == 2 * OPENAI_CALL
+        assert (await get_turn(at.rt, ref_of(session.id), TurnId(row["id"]))).cost_usd == 2 * OPENAI_CALL
 
 
 async def test_a_preview_says_what_sending_its_prompt_costs(database_url: str, tmp_path: Path) -> None:

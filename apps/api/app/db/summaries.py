@@ -15,6 +15,7 @@ from app.db.sql import CLOCK, listed, of_session, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import Limits, Scope
+from app.domain.prices import total_usd
 from app.domain.stored import NewSummary, StoredSummary, summary_lists
 from app.domain.types import (
     SUMMARY_LISTS,
@@ -61,10 +62,11 @@ _USAGES = insert_in_session(usage_records, "usages", "locked", {"turn_id": ":tur
 _SUMMARY = insert_in_session(session_summaries, "summaries", "ground", {"status": "'active'"})
 # Who comes late does not set it back: the count has been restarted since.
 _LATER_COUNT = "greatest(:count_after_seq, summary_count_after_seq)"
-# Stores a whole attempt: its note and its calls' usage in any case, its summary if the folded summary is still active
-# and the turn is still ours, or for no turn the past is still the one that was read: a turn of it may have been
-# rejected or run again. Only `locked` waits. What was written meanwhile is seen by the locks and updates after it,
-# which read the current rows, and by the index that allows only one active summary.
+# Stores a whole attempt: its note and its calls' usage and cost in any case, its summary if the folded summary is still
+# active and the turn is still ours, or for no turn the past is still the one that was read: a turn of it may have been
+# rejected or run again. `paid` follows `ours`, which would not find a row that is written before. Only `locked` waits.
+# What was written meanwhile is seen by the locks and updates after it, which read the current rows, and by the index
+# that allows only one active summary.
 _STORE = sql(f"""
     WITH {locked_session()}, ours AS (
         SELECT id FROM turns
@@ -85,6 +87,10 @@ _STORE = sql(f"""
         FROM locked, {CLOCK} WHERE sessions.id = :session_id
     ), used AS (
         {_USAGES}
+    ), paid AS (
+        UPDATE turns SET cost_usd = coalesce(cost_usd, 0) + :cost_usd
+        FROM locked LEFT JOIN ours ON true
+        WHERE turns.session_id = :session_id AND turns.id = :turn_id AND CAST(:cost_usd AS numeric) IS NOT NULL
     ), superseded AS (
         UPDATE session_summaries SET status = 'superseded' FROM ground
         WHERE session_id = :session_id AND id = :previous_id AND status = 'active'
@@ -211,6 +217,7 @@ async def store_attempt(
         fence=claim.fence if claim else None,
         previous_id=new.previous_summary_id if new else None,
         summaries=[values_of(new, "status", "created_at")] if new else (),
+        cost_usd=total_usd([usage["cost_usd"] for usage in note.usages]) if note.usages else None,
         **values_of(note),
     )
 

@@ -26,8 +26,10 @@ from app.domain.errors import (
     IdempotencyInFlight,
     IdempotencyKeyReused,
     InvalidRequest,
+    SessionBusy,
     StoredFailure,
     ToolOutputsMismatch,
+    TransactionConflict,
     TurnInProgress,
     TurnNotOpen,
     existing,
@@ -78,6 +80,7 @@ _BYTES_PER_TOKEN = 2
 back."""
 _BLOCK_FRAMING_TOKENS = 64
 """More than the framing and the delimiters of a block take. Those of a pin take the most."""
+_NOT_STORED = (TransactionConflict, SessionBusy)
 _OF_THE_LEASE = 6
 """The lease begins with the claiming statement, which may wait for the lock of the session's row. A lease of which more
 than a sixth has passed before the commit is renewed at once: it must not end before its regular renewal at a third."""
@@ -211,7 +214,7 @@ async def _transaction_one(
     except BaseException as error:
         if changes_past:  # what was cached in the transaction is of a past that is not stored
             rt.pasts.forget(session.id)
-        is_unheard = isinstance(error, DatabaseUnavailable | CancelledError)  # others say that it is not committed
+        is_unheard = isinstance(error, DatabaseUnavailable | CancelledError) and not isinstance(error, _NOT_STORED)
         if is_unheard and committing is not None and committing.fence == 1:
             rt.chores.start(_end_unheard(rt, session, committing.turn_id), f"the end of turn {committing.turn_id}")
         raise

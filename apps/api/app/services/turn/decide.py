@@ -221,8 +221,7 @@ async def _try_summary(
         }
     record.summary = record.summary or attempt.summary
     record.found_summary_in_progress |= attempt.failure == IN_PROGRESS
-    if attempt.usage is not None:
-        record.summary_costs.append(attempt.cost_usd)
+    record.has_unknown_costs |= attempt.usage is not None and attempt.cost_usd is None
     return attempt
 
 

@@ -95,7 +95,8 @@ class Record:
 
     `model_alias` is the model that is to be called now, `summary` the first summary that was made before a call.
     `found_summary_in_progress` is true when a summary was due that another process or a background task was making.
-    `repeats` is None without limits. `read` are the pages that the turn's look-backs have read since the claim.
+    `has_unknown_costs` is true when a summary was made at a price that is not known. `repeats` is None without limits.
+    `read` are the pages that the turn's look-backs have read since the claim.
     """
 
     def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
@@ -114,7 +115,7 @@ class Record:
         self.model_alias = turn.rows.model.alias
         self._sent: TurnPlan | None = None
         self.summary: Summary | None = None
-        self.summary_costs: list[Decimal | None] = []
+        self.has_unknown_costs = False
         self.found_summary_in_progress = False
         self.read: Read = ()
         self.usages: list[JsonObject] = []
@@ -296,8 +297,8 @@ class Record:
 
     async def _end(self, status: TurnStatus, *, patience_s: float | None = None, **fields: Any) -> TurnRecord:
         """Runs transaction two with all that was recorded, and reports the turn's metrics. Raises as `store_end`."""
-        costs = [*self.summary_costs, *(used["cost_usd"] for used in self.usages)]
-        if self._unreported_rounds:
+        costs: list[Decimal | None] = [used["cost_usd"] for used in self.usages]  # summaries' are stored with these
+        if self._unreported_rounds or self.has_unknown_costs:
             costs.append(None)
         if self.repeats and status is not TurnStatus.CANCELLED:  # whoever cancels a turn releases what it reserved
             # Limits count further calls of the same claim separately (`services/limits.py`).
