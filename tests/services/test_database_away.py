@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from app.db.database import Database, Transaction
-from app.domain.errors import DatabaseUnavailable
+from app.domain.errors import DatabaseUnavailable, TransactionConflict
 from app.domain.types import SessionId, TurnStatus
 from app.services.runtime import Runtime
 from app.services.summaries import summarize_now, undo_summary
@@ -116,6 +116,34 @@ async def test_a_turn_whose_request_is_cancelled_while_its_claim_commits_is_ende
             with pytest.raises(asyncio.CancelledError):
                 await posted
             await _assert_only_ended(at, session.id)
+
+
+class _Conflicting(Database):
+    """A database that rolls its first transaction back at its commit, for a conflict."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn, pool_size=2, transaction_pooler=behind_pooler())
+        self.transactions = 0
+
+    @asynccontextmanager
+    async def begin(self, *, snapshot: bool = False, locking: UUID | None = None) -> AsyncGenerator[Transaction]:
+        self.transactions += 1
+        async with super().begin(snapshot=snapshot, locking=locking) as tx:
+            yield tx
+            if self.transactions == 1:
+                raise TransactionConflict("The database could not do this beside other work.")
+
+
+async def test_a_claim_that_was_rolled_back_and_is_tried_again_is_not_ended(database_url: str, tmp_path: Path) -> None:
+    """The second try has the id of the first."""
+    async with serving(chat("Once.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        database = _Conflicting(database_url)
+        async with aclosing(database):
+            turn = (await Service(replace(at.rt, database=database)).turn(session.id, "Hi")).turn
+            await at.rt.chores.settle()
+        assert turn.status is TurnStatus.COMPLETED
+        assert database.transactions == 2, "both are claims"
 
 
 async def _assert_only_ended(at: Service, session_id: SessionId) -> None:
