@@ -34,11 +34,11 @@ from app.domain.errors import InvalidRequest, located
 from app.domain.incoming import Compaction
 from app.domain.stored import StoredSummary
 from app.domain.types import JsonObject, SessionId, Summary, ToolDefinition
-from app.services.openai.chat import ChatRequest, count_behind
+from app.services.openai import responses
+from app.services.openai.chat import ChatRequest
 from app.services.openai.open_session import Target, open_session, respond
 from app.services.openai.responses import Compacted, compact_before, compaction_policy, shown_text
 from app.services.turn.types import TurnEvent, TurnOptions, TurnOutcome
-from app.services.views.preview import count_tokens
 
 _EVENTS = (
     "message_start",
@@ -105,10 +105,7 @@ async def count_message_tokens(call: Call, body: schemas.CountIn) -> Response:
     """Counts a prompt as a turn would. Calls no language model; behind a compaction, an embedding model and the
     provider's count may be called, as for a preview. Stores nothing but an embedding model's usage."""
     request = await call.aside(lambda: _request(call, body))
-    if request.compaction is not None:
-        tokens = await count_behind(call.rt, call.session_ref(request.compaction.session_id), request, "compaction")
-    else:
-        tokens = await count_tokens(call.rt, call.tenant_id, body.model, request.messages, request.options)
+    tokens = await responses.count_input(call.rt, call.tenant_id, responses.ResponseRequest(request))
     return json_response({"input_tokens": tokens}, headers=request_id_header())
 
 
