@@ -146,12 +146,12 @@ async def _compacted(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> 
     if at_end and request.is_kept:
         return Target(session, replace(request, after_message_seq=newest.last_message_seq))
     forked = await fork_session(rt, session, None if at_end else turns[0].id, Lifetime.FOR_ANSWER)
-    return in_fork(forked, session, request, key)
+    return in_fork(forked, session, request)
 
 
-def in_fork(forked: Session, source: SessionRef, request: ChatRequest, key: str | None) -> Target:
-    """The target in a fork that was made for the request, `FOR_ANSWER`. A repeated request finds it by the key."""
-    keeping = Keeping(request.lifetime, key, source=source)
+def in_fork(forked: Session, source: SessionRef, request: ChatRequest) -> Target:
+    """The target in a fork that was made for the request, `FOR_ANSWER`. A repeated request finds it by its key."""
+    keeping = Keeping(request.lifetime, request.session_key, source=source)
     return Target(SessionRef(source.tenant_id, forked.id), replace(request, keeping=keeping))
 
 
@@ -190,8 +190,9 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
     if request.known is None or not request.known.beginnings:
         return None
     repeated_sha256 = request.request_sha256 if request.is_retry or request.session_key else None
-    beginnings, key = request.known.beginnings, request.session_key
-    turn = await rt.database.run(store.turn_of_list, tenant_id, beginnings, repeated_sha256, key)
+    turn = await rt.database.run(
+        store.turn_of_list, tenant_id, request.known.beginnings, repeated_sha256, request.session_key
+    )
     if turn is None:
         return None
     session = SessionRef(tenant_id, turn.session_id)
@@ -211,7 +212,7 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
         again = replace(again, anchor=turn_id and Anchor(turn_id, turn.place))
     else:
         forked = await fork_session(rt, session, turn.turn_id, Lifetime.FOR_ANSWER)
-    return in_fork(forked, session, again, key)
+    return in_fork(forked, session, again)
 
 
 async def _begun(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:

@@ -10,7 +10,7 @@ from typing import Any
 from app.db import responses as store
 from app.db.database import Transaction
 from app.db.sessions import turn_of_list
-from app.db.turns import newest_of
+from app.db.turns import Newest, newest_of
 from app.domain.content import sha256_hex
 from app.domain.errors import InvalidRequest, NothingToSummarize, TurnInProgress, TurnNotOpen, existing
 from app.domain.frozen import frozen, names_of, replace
@@ -104,7 +104,7 @@ async def _after(rt: Runtime, tenant_id: TenantId, previous: ResponseRef, chat: 
         forked = await fork_session(rt, session, found.turn_id, Lifetime.FOR_ANSWER)
     else:
         forked, _ = await fork_within(rt, session, found.turn_id, previous.reply_seq, Lifetime.FOR_ANSWER)
-    return in_fork(forked, session, chat, key)
+    return in_fork(forked, session, chat)
 
 
 async def stored_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:
@@ -219,11 +219,10 @@ async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest) ->
     target = await stored_for_now(rt, target)
     async with erased_unless_kept(rt, target):
         newest = await store_list(rt, target.session, replace(target.request, keeping=None))
-        compaction, made = Compaction(target.session.id, newest.last_turn_seq), None
-        if newest.status is not TurnStatus.AWAITING_TOOLS:
-            made = await _summarized(rt, tenant_id, compaction, None)
+        is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
+        made = None if is_waiting else await _summarized(rt, target.session, newest)
         await keep_session(rt, target.session, target.request.keeping)
-    return made or Compacted(compaction)
+    return made or Compacted(Compaction(target.session.id, newest.last_turn_seq))
 
 
 async def compact_before(rt: Runtime, target: Target) -> tuple[Compacted | None, Target]:
@@ -242,22 +241,20 @@ async def compact_before(rt: Runtime, target: Target) -> tuple[Compacted | None,
             target = Target(session, replace(request, after_message_seq=newest.last_message_seq))
         if not (await preview_turn(rt, session, turn)).summary_pending:
             return None, target
-        made = await _summarized(
-            rt, session.tenant_id, Compaction(session.id, newest.last_turn_seq), request.options.policy
-        )
+        made = await _summarized(rt, session, newest, request.options.policy)
         if made is not None:
             await keep_session(rt, session, request.keeping)
     return made, target
 
 
 async def _summarized(
-    rt: Runtime, tenant_id: TenantId, of: Compaction, own: Mapping[str, Any] | None
+    rt: Runtime, session: SessionRef, newest: Newest, own: Mapping[str, Any] | None = None
 ) -> Compacted | None:
     try:
-        made = await summarize_now(rt, SessionRef(tenant_id, of.session_id), own=own)
+        made = await summarize_now(rt, session, own=own)
     except NothingToSummarize:
         return None
-    return Compacted(Compaction(of.session_id, of.turn_seq, made.id), made)
+    return Compacted(Compaction(session.id, newest.last_turn_seq, made.id), made)
 
 
 def shown_text(summary: Summary | StoredSummary) -> str:
