@@ -136,6 +136,14 @@ def test_pins_are_dropped_only_when_all_of_them_shortened_are_still_too_much() -
     assert len(left) > 40
 
 
+def test_no_turn_is_refused_while_a_pin_can_be_shortened_where_we_count_more_than_the_provider() -> None:
+    """A pin that is dropped takes its framing along, and with it 1.6 times as much of what the others may have."""
+    pins = _pins((81, None), (625, None), (100, None), (100, None), (346, 0.5))
+    for limit in range(1160, 1360):
+        shared = _shared((), History().turn(user_tokens=1), limit=limit, pins=pins, calibration_ratio=0.625, layers=())
+        assert isinstance(plan(shared, estimate), Ready), limit
+
+
 def test_the_pin_that_answers_the_users_message_stays_whole_where_nobody_gave_a_relevance() -> None:
     history = History()
     current = history.turn(user_tokens=0)

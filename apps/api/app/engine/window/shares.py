@@ -47,16 +47,19 @@ def hold_shares(window: Window) -> Window:
     order = tuple(reversed(window.snapshot.policy.context_priority))
     for least in (division(window).offered, dict.fromkeys(order, 0)):
         for region in order:
-            excess = window.excess_tokens
-            if region == "goal" or excess <= 0:
+            if region == "goal" or window.excess_tokens <= 0:
                 break
             if region == "history":
                 window = _with_less_history(window, whole, least[region])
             else:
                 fitted = with_fitted_summary if region == "summary" else with_fitted_pins
-                has_tokens = sum(item.tokens for item in window.items_of(region))
-                trimmed[region] = fitted(whole, max(least[region], has_tokens - excess))
-                window = window.with_items(region, trimmed[region].items_of(region))
+                room_tokens = sum(item.tokens for item in window.items_of(region))
+                while window.excess_tokens > 0 and room_tokens > least[region]:
+                    # Again where a message was dropped: without its framing, which the overhead reserve pays for, the
+                    # input budget has room for fewer tokens, if the calibration ratio is below 1.
+                    room_tokens = max(least[region], room_tokens - window.excess_tokens)
+                    trimmed[region] = fitted(whole, room_tokens)
+                    window = window.with_items(region, trimmed[region].items_of(region))
     logs = trimmed | {"history": window}
     actions = tuple(action for region in order if region in logs for action in logs[region].log.actions)
     return replace(window, log=replace(window.log, actions=actions))
