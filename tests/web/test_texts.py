@@ -14,6 +14,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.api.chatting import chat_service
 from tests.api.conftest import new_session
+from tests.providers.server import Stream
 from tests.providers.wires import OPENAI, ModelReply
 from tests.web.conftest import open_page
 
@@ -24,6 +25,7 @@ _FIRST_LETTER_TO_THE_RIGHT = """(element) => {
   return element.getBoundingClientRect().right - letter.getBoundingClientRect().right;
 }"""
 LINES = "The first line.\nThe second line."
+ANSWER = "The answer's first line.\nIts second line."
 
 
 async def test_a_long_answer_is_shown_in_part_and_whole_in_pieces(page: Page, api: httpx.Client) -> None:
@@ -72,11 +74,12 @@ async def test_a_text_of_a_right_to_left_script_begins_at_the_right(page: Page, 
             assert await own.evaluate(_FIRST_LETTER_TO_THE_RIGHT) < 20, place
 
 
-async def test_a_running_answer_has_its_lines_and_its_turn_can_be_cancelled_also_after_a_reload(
+async def test_a_running_answer_has_its_lines_and_its_turn_can_be_cancelled_also_after_a_reload_and_keeps_them(
     browser: Browser, database_url: str, tmp_path: Path
 ) -> None:
     may_go_on = threading.Event()
-    model = OPENAI.stream(ModelReply(LINES), after=may_go_on.is_set)
+    delivered = b"".join((*OPENAI.begin(), *OPENAI.fragments(ModelReply(ANSWER))))
+    model = Stream((delivered, *OPENAI.end(ModelReply())), after=may_go_on.is_set)
     with chat_service(database_url, tmp_path, model) as at:
         sid = at.http.post("/v1/sessions", json={}).raise_for_status().json()["id"]
         async with open_page(browser, at.address) as (page, _):
@@ -86,9 +89,11 @@ async def test_a_running_answer_has_its_lines_and_its_turn_can_be_cancelled_also
             running = page.locator("[aria-busy] p")
             await expect(running.first).to_have_css("white-space", "pre-wrap")
             await expect(running.last).to_have_css("white-space", "pre-wrap")
+            await expect(running.last).to_have_text(ANSWER)
             await page.reload()
             await page.get_by_role("button", name="Cancel the turn").click()
             await expect(page.locator(".turn-foot")).to_contain_text("cancelled")
+            await expect(page.locator(".answer")).to_have_text(ANSWER)
             await expect(page.get_by_role("button", name="Cancel the turn")).to_have_count(0)
             # Its message is part of the conversation: it must not come back to be sent a second time.
             await page.get_by_label("Message", exact=True).fill("Once more.")

@@ -11,6 +11,8 @@ export interface ProblemBody {
   status: number;
   detail: string;
   code: string;
+  /** What was streamed of the answer of a turn that failed or was cancelled. */
+  partial_output?: string;
   [member: string]: unknown;
 }
 

@@ -47,6 +47,9 @@ export function TurnRow({ turn, before, sessionId, isExplained, onPinned }: Prop
       {turn.name && <p class="small quiet user-name">{turn.name}</p>}
       <UserText text={turn.user_input} most={turn.status === "rejected" ? LONG_WHERE_REFUSED : LONG} />
       {turn.assistant_output && <LongText class="answer" text={turn.assistant_output} most={LONG_ANSWER} />}
+      {turn.error?.partial_output && (
+        <LongText class="answer quiet" text={turn.error.partial_output} most={LONG_ANSWER} />
+      )}
       {turn.error && !isExplained && (
         <p class={turn.status === "cancelled" ? "small quiet" : "small failed-why"}>{whyOf(turn.error, turn.status)}</p>
       )}
