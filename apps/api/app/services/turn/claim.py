@@ -81,6 +81,7 @@ back."""
 _BLOCK_FRAMING_TOKENS = 64
 """More than the framing and the delimiters of a block take. Those of a pin take the most."""
 _NOT_STORED = (TransactionConflict, SessionBusy)
+"""Those of the database's errors that say that nothing of a transaction is stored."""
 _OF_THE_LEASE = 6
 """The lease begins with the claiming statement, which may wait for the lock of the session's row. A lease of which more
 than a sixth has passed before the commit is renewed at once: it must not end before its regular renewal at a third."""
