@@ -355,7 +355,7 @@ async def ended_elsewhere(tx: Transaction, claim: Claim) -> TurnCancelled | Turn
     ended = await get_turn(tx, claim.session, claim.turn_id)
     if ended is not None and ended.status is TurnStatus.FAILED:
         return TurnLost("Another process ended this turn while it ran here; nothing of this answer was stored.")
-    return TurnCancelled("The turn was cancelled while it ran; nothing of this answer was stored.")
+    return TurnCancelled("The turn was cancelled while it ran; its answer is in no later prompt.")
 
 
 def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assembled) -> CacheBreak | None:
