@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.domain.errors import TurnCancelled
-from app.domain.types import TurnId
+from app.domain.types import TurnId, TurnStatus
 from app.providers.registry import Catalogue, load_catalogue
 from app.services.process_state import Leases
 from app.services.sessions import session_usage
@@ -91,13 +91,14 @@ async def test_a_turn_costs_what_its_calls_cost_at_the_makers_prices_its_summary
 
 
 @pytest.mark.parametrize("held", ["summary", "turn"])
-async def test_a_cancelled_turn_costs_what_its_summary_and_its_call_did(
+async def test_a_turn_that_another_process_cancels_costs_what_was_called_before_that(
     database_url: str, tmp_path: Path, held: str
 ) -> None:
-    """Another process cancels it while the summary is made, or after that."""
-    waits, goes_on = asyncio.Event(), asyncio.Event()
+    """Cancelled while its summary is made, its own model is not called."""
+    waits, goes_on, calls = asyncio.Event(), asyncio.Event(), list[Seen]()
 
     def answer(seen: Seen) -> Answer:
+        calls.append(seen)
         waits_here = is_summary(seen) if held == "summary" else "Point 9" in str(seen.json["messages"][-1])
         if waits_here:
             waits.set()
@@ -107,6 +108,7 @@ async def test_a_cancelled_turn_costs_what_its_summary_and_its_call_did(
         session = await at.session(policy={"summary_call": "separate"})
         for number in range(1, 9):
             await at.turn(session.id, f"Point {number}. {LONG}")
+        calls.clear()
         posted = asyncio.create_task(at.turn(session.id, f"Point 9. {LONG}"))
         await asyncio.wait_for(waits.wait(), 20)
         (row,) = await at.rows("SELECT id FROM turns WHERE status = 'running'")
@@ -114,9 +116,11 @@ async def test_a_cancelled_turn_costs_what_its_summary_and_its_call_did(
         goes_on.set()
         with pytest.raises(TurnCancelled):
             await posted
+        assert [is_summary(seen) for seen in calls] == {"summary": [True], "turn": [True, False]}[held]
         (used,) = await at.rows("SELECT sum(cost_usd) AS usd FROM usage_records WHERE turn_id = :id", id=row["id"])
-        assert used["usd"] == 2 * OPENAI_CALL
-        assert (await get_turn(at.rt, ref_of(session.id), TurnId(row["id"]))).cost_usd == 2 * OPENAI_CALL
+        assert used["usd"] == len(calls) * OPENAI_CALL
+        turn = await get_turn(at.rt, ref_of(session.id), TurnId(row["id"]))
+        assert (turn.status, turn.cost_usd) == (TurnStatus.CANCELLED, len(calls) * OPENAI_CALL)
 
 
 async def test_a_preview_says_what_sending_its_prompt_costs(database_url: str, tmp_path: Path) -> None:

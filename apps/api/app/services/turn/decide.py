@@ -64,7 +64,9 @@ async def decide_within(record: Record, refused: TurnPlan, budget: Budget) -> Tu
         with record.steps.step("emergency_drop") as detail:
             noted = await note_emergency(rt, rows, fold, record.turn.claim)
             detail |= {"turns": len(fold.turns), "stored": noted is not None}
-        if noted is not None:
+        if noted is None:
+            await record.check_held()
+        else:
             snapshot = await with_recall_anew(rt, rows, with_summary(snapshot, fold, noted, rows.estimate))
     smaller = await _without_summary(record, rows, snapshot)
     return smaller if isinstance(smaller.decided, Ready) else None
@@ -222,6 +224,8 @@ async def _try_summary(
     record.summary = record.summary or attempt.summary
     record.found_summary_in_progress |= attempt.failure == IN_PROGRESS
     record.has_unknown_costs |= attempt.usage is not None and attempt.cost_usd is None
+    if attempt.summary is None:
+        await record.check_held()
     return attempt
 
 

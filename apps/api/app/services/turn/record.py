@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from app.core.logging import add_request_fields
-from app.db.claims import Claim
+from app.db.claims import Claim, renew_lease
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED
 from app.db.records import TurnEnd, record_end, recorded_before
@@ -180,6 +180,12 @@ class Record:
         self._before_reasoning = PARAGRAPH if any(each.reasoning for each in self._looked_back) else ""
         claim = self.turn.claim
         self.turn = replace(self.turn, claim=replace(claim, round=claim.round + 1))
+
+    async def check_held(self) -> None:
+        """Raises `TurnCancelled` or `TurnLost` if the turn was ended elsewhere: no further call is paid for it."""
+        claim = self.turn.claim
+        if not await self.rt.database.run(renew_lease, claim, self.rt.turn_lease_s):
+            raise await self.rt.database.run(ended_elsewhere, claim)
 
     async def rejected(self, plan: TurnPlan, error: ContextBudgetExceeded) -> None:
         """Ends a turn whose prompt does not fit; nothing was sent."""
