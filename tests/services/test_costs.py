@@ -17,6 +17,7 @@ from app.domain.types import TurnId, TurnStatus
 from app.providers.registry import Catalogue, load_catalogue
 from app.services.process_state import Leases
 from app.services.sessions import session_usage
+from app.services.turn.summarize import summarize_after_turn
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.preview import preview_turn
@@ -24,7 +25,7 @@ from app.services.views.turns import get_turn
 from app.tokenizers.counters import encoding_for_model
 from tests.providers.server import Answer, Play, Seen, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire
-from tests.services.service import Service, is_summary, ref_of, service
+from tests.services.service import Service, is_summary, ref_of, service, sound_summary
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
@@ -121,6 +122,44 @@ async def test_a_turn_that_another_process_cancels_costs_what_was_called_before_
         assert used["usd"] == len(calls) * OPENAI_CALL
         turn = await get_turn(at.rt, ref_of(session.id), TurnId(row["id"]))
         assert (turn.status, turn.cost_usd) == (TurnStatus.CANCELLED, len(calls) * OPENAI_CALL)
+
+
+@pytest.mark.parametrize("for_turn", [True, False])
+async def test_a_summary_that_is_stopped_between_two_of_its_calls_costs_what_was_answered(
+    database_url: str, tmp_path: Path, for_turn: bool
+) -> None:
+    """Its turn is cancelled in the same process, or that process ends while it makes a summary behind an answer."""
+    waits, calls = asyncio.Event(), list[Seen]()
+
+    def answer(seen: Seen) -> Answer:
+        calls.append(seen)
+        if len(calls) == 2:
+            waits.set()
+        said = sound_summary(seen).body["choices"][0]["message"]["content"]
+        return replace(OPENAI.whole(ModelReply(said)), after=(lambda: False) if len(calls) == 2 else None)
+
+    async with sold_by(database_url, tmp_path, OPENAI, "gpt-4o-mini", answer) as at:
+        said = [(role, f"Point {number}. {LONG * 20}") for number in range(9) for role in ("user", "assistant")]
+        messages = [{"role": role, "content": content} for role, content in said]
+        policy = {"summary_call": "separate", "summarize_when": "both"}
+        session = ref_of((await at.imported({"messages": messages, "policy": policy})).id)
+        turn_id = None
+        if for_turn:
+            posted = asyncio.create_task(at.turn(session.id, "Hello"))
+            await asyncio.wait_for(waits.wait(), 20)
+            ((turn_id,),) = [row.values() for row in await at.rows("SELECT id FROM turns WHERE status = 'running'")]
+            cancelled = await cancel_turn(at.rt, session, TurnId(turn_id))
+            with pytest.raises(TurnCancelled):
+                await posted
+            assert cancelled.cost_usd == OPENAI_CALL
+        else:
+            at.rt.chores.start(summarize_after_turn(at.rt, session, ()), "the summary")
+            await asyncio.wait_for(waits.wait(), 20)
+            await at.rt.chores.drain(0)
+        assert len(calls) == 2
+        (used,) = await at.rows("SELECT purpose, turn_id, cost_usd FROM usage_records")
+        assert used == {"purpose": "summary", "turn_id": turn_id, "cost_usd": OPENAI_CALL}
+        assert await at.rows("SELECT summary_lease_id AS lease FROM sessions") == [{"lease": None}]
 
 
 async def test_a_preview_says_what_sending_its_prompt_costs(database_url: str, tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from app.db.summaries import AttemptNote, release_summary_lease, store_attempt, take_summary_lease
+from app.db.sessions import get_state
+from app.db.summaries import AttemptNote, store_attempt, take_summary_lease
 from app.domain.frozen import replace
 from app.domain.stored import NewSummary
 from app.domain.types import MessageId, SessionId, SummaryId, TurnId
-from tests.services.service import Service, service
+from tests.services.service import Service, ref_of, service
 from tests.services.test_claims import claimed_twice
 
 ONE, TWO = UUID(int=1), UUID(int=2)
@@ -56,15 +57,22 @@ async def _takes(
     return limits is not None
 
 
+async def _releases(at: Service, session_id: SessionId, lease_id: UUID) -> None:
+    """As an attempt does that was given up."""
+    session = await at.rt.database.run(get_state, ref_of(session_id))
+    assert session is not None
+    assert not await at.rt.database.run(store_attempt, session, None, AttemptNote(lease_id=lease_id), None)
+
+
 async def test_a_lease_is_one_workers_until_that_one_releases_it_or_it_is_over(database_url: str) -> None:
     async with service(database_url) as at:
         session_id, other_id = [(await at.session()).id for _ in range(2)]
         assert await _takes(at, session_id, ONE)
         assert not await _takes(at, session_id, TWO)
         assert await _takes(at, other_id, TWO), "each session has its own"
-        await at.rt.database.run(release_summary_lease, session_id, TWO)
+        await _releases(at, session_id, TWO)
         assert not await _takes(at, session_id, TWO), "it was not TWO's to release"
-        await at.rt.database.run(release_summary_lease, session_id, ONE)
+        await _releases(at, session_id, ONE)
         assert await _takes(at, session_id, TWO, lease_s=-1)
         assert await _takes(at, session_id, ONE), "the lease of TWO is over"
 

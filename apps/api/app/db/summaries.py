@@ -124,10 +124,6 @@ _TAKE_LEASE = sql(f"""
     SELECT stands, taken.id IS NOT NULL AS had, limits, tenant_limits FROM ground LEFT JOIN taken ON true
     """)
 
-_RELEASE_LEASE = sql("""
-    UPDATE sessions SET summary_lease_id = NULL, summary_lease_expires_at = NULL
-    WHERE id = :session_id AND summary_lease_id = :lease_id
-    """)
 _COLUMNS = ", ".join(names_of(StoredSummary))
 _PAGES = listed(_COLUMNS, "session_summaries WHERE session_id = :session_id", "id", ("summary_text", *SUMMARY_LISTS))
 
@@ -251,11 +247,6 @@ async def take_summary_lease(
         for_turn=for_turn,
     )
     return row["stands"], limits_of(row) if row["had"] else None
-
-
-async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id: UUID) -> None:
-    """Releases the lease, so that others can make summaries; does nothing if another one has taken it over."""
-    await tx.execute(_RELEASE_LEASE, session_id=session_id, lease_id=lease_id)
 
 
 async def page_of_summaries(tx: Transaction, session_id: SessionId, bounds: PageBounds[UUID]) -> Fetched[StoredSummary]:

@@ -14,7 +14,7 @@ from uuid import UUID
 from app.db import summaries as store
 from app.db.claims import Claim
 from app.db.database import record_of
-from app.db.records import add_usages
+from app.db.driver import UniqueViolated
 from app.db.summaries import AttemptNote
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound
 from app.domain.frozen import frozen, replace, values_of
@@ -124,9 +124,10 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
             return SummaryAttempt(summarizer.alias, IN_PROGRESS)
         summarizer.limited = limits != {}
         attempt = await _make(rt, summarizer, job, lease_id)
-    except BaseException:  # also when it is cancelled, or the lease's answer lost; storing the attempt ends the lease
-        with suppress(DatabaseUnavailable):
-            await rt.database.run(store.release_summary_lease, session_id, lease_id)
+    except BaseException:  # also when it is cancelled, or the lease's answer lost
+        note = AttemptNote(usages=summarizer.used, lease_id=lease_id)
+        with suppress(DatabaseUnavailable, UniqueViolated):  # the latter says that the attempt was stored before
+            await retried(rt.database.run)(store.store_attempt, job.rows.session, None, note, job.claim)
         raise
     rt.telemetry.summary_finished(when=job.when, outcome=_outcome(attempt), seconds=perf_counter() - started)
     return attempt
@@ -136,9 +137,7 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
     session, estimate, fold = job.rows.session, job.rows.estimate, job.fold
     body = await _called(rt, summarizer, job)
     failure, usage = summarizer.failure, sum_of([usage for usage, _ in summarizer.calls])
-    used = [of_call for _, of_call in summarizer.calls]
     if summarizer.limit and job.when == "requested":
-        await rt.database.run(add_usages, session.id, used)
         raise summarizer.limit
     if failure and (left_out := rt.warnings.due((summarizer.alias, failure))) is not None:
         logger.warning(
@@ -154,7 +153,7 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
     summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
     # A limit, or a summarizer that was not called, is no failure of the summarizer.
     called = summarizer.limit is None and failure != _BREAKER_OPEN
-    note = AttemptNote(job.rows.turn_seq - 1, called, called and failure is not None, used, lease_id)
+    note = AttemptNote(job.rows.turn_seq - 1, called, called and failure is not None, summarizer.used, lease_id)
     choice, made_by = summarizer.choice if called else None, summarizer.alias
     new = summary and new_summary(session.id, summary, fold.previous, made_by, estimate, choice, usage, job.claim)
     stored = await retried(rt.database.run)(store.store_attempt, session, new, note, job.claim)
@@ -165,7 +164,7 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
         chunks=len(summarizer.calls),
         failure=failure if stored or summary is None else STALE,
         usage=usage,
-        cost_usd=total_usd([row["cost_usd"] for row in used]) if used else None,
+        cost_usd=total_usd([row["cost_usd"] for row in summarizer.used]) if summarizer.calls else None,
         choice=choice,
     )
 

@@ -160,6 +160,11 @@ class Summarizer:
         self.limit: LimitExceeded | None = None
 
     @property
+    def used(self) -> list[JsonObject]:
+        """The usage rows of the answered calls."""
+        return [row for _, row in self.calls]
+
+    @property
     def aliases(self) -> tuple[str, ...]:
         """The aliases that may be called, in their order."""
         return (self.alias, self._job.alias) if self._repeats else (self.alias,)
