@@ -19,8 +19,8 @@ from app.services.sessions import delete_session
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnEvent, TurnOptions
 from app.services.views.turns import get_audit, get_prompt, get_turn
-from tests.providers.server import Seen, Step, Stream, serving
-from tests.providers.wires import OPENAI, ModelReply
+from tests.providers.server import Answer, Seen, Step, Stream, serving
+from tests.providers.wires import OPENAI, ModelReply, event
 from tests.services.service import Service, chat, models_toml, ref_of, service
 from tests.services.test_costs import sold_by
 
@@ -111,6 +111,33 @@ async def test_what_calls_before_the_cancelled_one_used_is_kept(database_url: st
         assert [step["kind"] for step in await turn.at.rows(_STEPS)][-3:] == ["look_back", "assemble", "model_call"]
         prompt = await get_prompt(turn.at.rt, turn.session, turn.turn_id, 2)
         assert turn.sent[1].json["messages"] == prompt.messages
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_what_attempts_before_the_cancelled_one_used_is_kept(
+    database_url: str, tmp_path: Path, streamed: bool
+) -> None:
+    begun: dict[str, Any] = {"choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": 3}}
+    failed: Step = OPENAI.whole(ModelReply("Half of it", stop="error"))
+    if streamed:
+        failed = Stream((event(begun), event({"error": {"type": "overloaded_error", "message": "Overloaded"}})))
+    repeated = asyncio.Event()
+
+    def play(_: Seen) -> Step:
+        repeated.set()
+        return Answer(after=lambda: False)
+
+    async with sold_by(database_url, tmp_path, OPENAI, _MODEL, failed, play) as at:
+        session = ref_of((await at.session()).id)
+        posted = asyncio.create_task(at.turn(session.id, "Hello", listen=(lambda _: None) if streamed else None))
+        await asyncio.wait_for(repeated.wait(), 20)
+        (turn,) = await at.rows("SELECT id FROM turns")
+        cancelled = await cancel_turn(at.rt, session, TurnId(turn["id"]))
+        with pytest.raises(TurnCancelled):
+            await posted
+        (used,) = await at.rows(_USED)
+        assert (used["round"], used["prompt_tokens"], used["completion_tokens"]) == (1, 11, 3)
+        assert cancelled.cost_usd == used["cost_usd"]
 
 
 async def test_a_turn_that_another_process_cancels_gets_what_it_used_when_its_call_is_stopped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Protocol, TypeAlias
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.domain.frozen import frozen
-from app.domain.types import Completion, CompletionRequest, Delta
+from app.domain.types import Completion, CompletionRequest, Delta, Usage
 from app.providers.catalogue_file import ModelEntry
 
 DeltaSink: TypeAlias = Callable[[Delta], None]
@@ -24,6 +25,14 @@ class Embedded:
 
     vectors: npt.NDArray[np.float32]
     prompt_tokens: int | None
+
+
+class CallCancelled(asyncio.CancelledError):
+    """A call was cancelled. `usages` is as in `ProviderError`."""
+
+    def __init__(self, usages: tuple[Usage, ...]) -> None:
+        super().__init__()
+        self.usages = usages
 
 
 class EmbeddingModel(Protocol):
@@ -61,7 +70,7 @@ class Provider(Protocol):
 
         With `on_delta` the answer is also streamed to it as it arrives; there is no retry after the first delta.
         Raises a `ProviderError`, whose `partial` is the text that had been streamed. A cancelled call leaves no
-        connection open.
+        connection open; that of a remote model raises `CallCancelled`.
         """
         ...
 

@@ -16,7 +16,7 @@ from app.domain.content import with_object_arguments
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, Delta, ToolDefinition, Usage
-from app.providers.base import DeltaSink, Endpoint, Provider
+from app.providers.base import CallCancelled, DeltaSink, Endpoint, Provider
 from app.providers.catalogue_file import ModelEntry
 from app.providers.error_object import ErrorObject, error_object, error_status
 from app.providers.failures import provider_error, unusable_answer
@@ -200,6 +200,8 @@ class RemoteModel(Provider):
         except ProviderError as error:
             error.partial, error.usages = tap.partial if tap is not None else None, _used(assemblies)
             raise
+        except asyncio.CancelledError:
+            raise CallCancelled(_used(assemblies)) from None
         self._refused |= call.refused - call.refused_before - call.of_one_prompt  # only what led to an answer
         return answer
 

@@ -41,6 +41,7 @@ from app.engine.window.look_back import (
 from app.engine.window.plan import Ready
 from app.engine.window.provider_overflow import learned_limit, react
 from app.engine.window.recalled import looked_back_tokens, room_for_result, seqs_beside_result
+from app.providers.base import CallCancelled
 from app.services.learned import learn
 from app.services.limits import most_of, use_of, within_limits
 from app.services.turn.decide import decide, decide_after_look_back, decide_within, read_again
@@ -106,13 +107,15 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
                 await record.failed(error)
                 raise
             plan = again
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
+            if isinstance(cancelled, CallCancelled):
+                record.stopped_usages = cancelled.usages
             calls.append({"model_alias": plan.model.alias, "code": TurnCancelled.code})
             record.steps.add("model_call", started_at, _detail(calls), "failed")
             raise
         else:
+            record.note_answered(plan, completion)  # first: the turn may be cancelled in a wait
             completion = await _with_own_ids(record, completion, request)
-            record.note_answered(plan, completion)
             calls.append(
                 {
                     "model_alias": plan.model.alias,

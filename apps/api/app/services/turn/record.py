@@ -96,7 +96,8 @@ class Record:
     `model_alias` is the model that is to be called now, `summary` the first summary that was made before a call.
     `found_summary_in_progress` is true when a summary was due that another process or a background task was making.
     `has_unknown_costs` is true when a summary was made at a price that is not known. `repeats` is None without limits.
-    `read` are the pages that the turn's look-backs have read since the claim.
+    `read` are the pages that the turn's look-backs have read since the claim. `stopped_usages` has what the attempts of
+    a cancelled call used.
     """
 
     def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
@@ -118,6 +119,7 @@ class Record:
         self.has_unknown_costs = False
         self.found_summary_in_progress = False
         self.read: Read = ()
+        self.stopped_usages: tuple[Usage, ...] = ()
         self.usages: list[JsonObject] = []
         self.steps = Steps(rt, after=turn.claim.steps)
         summary = turn.rows.summary
@@ -213,7 +215,7 @@ class Record:
         the answer was delivered. Changes nothing if it was not cancelled or runs again; raises nothing."""
         text = "".join(text for text, _ in self._delivered)
         with suppress(PlimsollError):
-            await self.note_unanswered(())
+            await self.note_unanswered(self.stopped_usages)
             error = CANCELLED | ({"partial_output": text} if text else {})
             await self._end(TurnStatus.CANCELLED, error=error, patience_s=0.0)
 

@@ -51,6 +51,7 @@ from app.engine.summary.summarizer_prompt import (
 from app.engine.window.cache_break import Repeated, repeated
 from app.engine.window.prompt import Prompt
 from app.engine.window.snapshot import Snapshot
+from app.providers.base import CallCancelled
 from app.providers.registry import Model
 from app.services.limits import most_of, use_of, within_limits
 from app.services.runtime import Runtime
@@ -268,7 +269,7 @@ class Summarizer:
         try:
             completion = await call_model(rt, self._job.rows.session.id, model, request)
             usages = completion.usages
-        except ProviderError as error:
+        except (ProviderError, CallCancelled) as error:
             usages = error.usages
             raise
         finally:
