@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.db.claims import reclaim_turn, waiting_turn
-from app.domain.errors import TurnCancelled
+from app.domain.errors import ProviderError, TurnCancelled
 from app.domain.types import SessionRef, ToolCall, TurnId, TurnRecord, TurnStatus
 from app.engine.window.look_back import NAME
 from app.services.sessions import delete_session
@@ -140,6 +140,26 @@ async def test_what_attempts_before_the_cancelled_one_used_is_kept(
         assert cancelled.cost_usd == used["cost_usd"]
 
 
+@pytest.mark.parametrize("ends", ["cancelled", "failed"])
+async def test_what_was_streamed_before_a_look_back_is_a_part_of_the_answer_too(
+    database_url: str, tmp_path: Path, ends: str
+) -> None:
+    first = OPENAI.stream(ModelReply("Let me see.", calls=(ToolCall("l", NAME, '{"query": "anything"}'),)))
+    second = _BEGUN if ends == "cancelled" else Stream(_BEGUN.pieces, ending="cut")
+    async with running(database_url, tmp_path, first, second, policy={"look_back": "on"}) as turn:
+        if ends == "cancelled":
+            await turn.cancelled()
+        else:
+            with pytest.raises(ProviderError):
+                await turn.posted
+        error = (await get_turn(turn.at.rt, turn.session, turn.turn_id)).error
+        assert error is not None
+        assert error["partial_output"] == turn.text == "Let me see.\n\nThe answer is long"
+        used = [row["completion_tokens"] for row in await turn.at.rows(_USED)]
+        streamed = turn.at.rt.tokenizers.estimator("o200k_base")("\n\nThe answer is long")
+        assert used == [3, streamed]
+
+
 async def test_a_turn_that_another_process_cancels_gets_what_it_used_when_its_call_is_stopped(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -167,6 +187,9 @@ async def test_an_answer_that_came_whole_after_another_process_cancelled_the_tur
         (used,) = await turn.at.rows(_USED)
         assert (used["prompt_tokens"], used["completion_tokens"]) == (11, 3)
         assert await turn.at.rows("SELECT 1 FROM messages WHERE role = 'assistant'") == []
+        error = (await get_turn(other.rt, turn.session, turn.turn_id)).error
+        assert error is not None
+        assert error["partial_output"] == "The answer is long"
 
 
 async def test_a_cancelled_turn_that_has_run_again_meanwhile_is_not_touched(database_url: str, tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ class Record:
         self._audits: list[Audit] = []
         self._blocks: dict[str, str] = {}
         self._delivered: list[tuple[str, str]] = []
+        self._counted_pieces = 0
         self._looked_back: list[Completion] = []
         self._unreported_rounds: list[int] = []
         self.repeats = Repeats(rt, turn.claim.session_id, turn.reservation) if turn.reservation else None
@@ -197,8 +198,7 @@ class Record:
 
     async def failed(self, error: ProviderError) -> None:
         """Ends a turn whose model call failed or broke off; the user's message is kept."""
-        partial = {"partial_output": error.partial} if error.partial else {}
-        await self._end(TurnStatus.FAILED, error=error.stored() | partial)
+        await self._end(TurnStatus.FAILED, error=self._with_streamed(error.stored()))
 
     async def broken(self, error: Exception) -> None:
         """Ends a turn that failed because of an error that is not the model's."""
@@ -208,16 +208,19 @@ class Record:
         patience_s = 0.0 if isinstance(error, DatabaseUnavailable) else None
         await self.note_unanswered(())
         stored = error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT
-        await self._end(TurnStatus.FAILED, error=stored, patience_s=patience_s)
+        await self._end(TurnStatus.FAILED, error=self._with_streamed(stored), patience_s=patience_s)
 
     async def cancelled(self) -> None:
         """Adds to a turn that was cancelled elsewhere what was sent, what its calls are known to have used, and what of
         the answer was delivered. Changes nothing if it was not cancelled or runs again; raises nothing."""
-        text = "".join(text for text, _ in self._delivered)
         with suppress(PlimsollError):
             await self.note_unanswered(self.stopped_usages)
-            error = CANCELLED | ({"partial_output": text} if text else {})
-            await self._end(TurnStatus.CANCELLED, error=error, patience_s=0.0)
+            await self._end(TurnStatus.CANCELLED, error=self._with_streamed(CANCELLED), patience_s=0.0)
+
+    def _with_streamed(self, error: JsonObject) -> JsonObject:
+        """The error of a turn with what was streamed of its answer, by all of its calls since the claim."""
+        text = "".join(text for text, _ in self._delivered)
+        return error | {"partial_output": text} if text else error
 
     async def completed(self, completion: Completion) -> TurnOutcome:
         """Ends a turn that was answered; a turn whose reply calls tools waits for their outputs."""
@@ -280,14 +283,14 @@ class Record:
         plan = self._sent
         if plan is None:
             return
-        if self._delivered:
-            tokens, _ = await count_message(self.rt, plan.rows.encoding, "".join(map("".join, self._delivered)))
+        if delivered := self._delivered[self._counted_pieces :]:
+            tokens, _ = await count_message(self.rt, plan.rows.encoding, "".join(map("".join, delivered)))
             *earlier, last = usages or (Usage(0, 0),)
             usages = *earlier, replace(last, completion_tokens=max(last.completion_tokens, tokens))
         self._note_used(plan, usages)
 
     def _note_used(self, plan: TurnPlan, usages: Sequence[Usage]) -> None:
-        self._delivered = []
+        self._counted_pieces = len(self._delivered)
         for usage in usages:
             known = usage if usage.prompt_tokens else replace(usage, prompt_tokens=plan.decided.prompt.wire_tokens)
             self.usages.append(used_row(self.rt, plan.model, "turn", known, self.turn.claim.round))
