@@ -13,8 +13,10 @@ import pytest
 
 from app.db.claims import reclaim_turn, waiting_turn
 from app.domain.errors import ProviderError, TurnCancelled
-from app.domain.types import SessionRef, ToolCall, TurnId, TurnRecord, TurnStatus
+from app.domain.frozen import replace
+from app.domain.types import SessionId, SessionRef, ToolCall, TurnId, TurnRecord, TurnStatus
 from app.engine.window.look_back import NAME
+from app.services.process_state import Leases
 from app.services.sessions import delete_session
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnEvent, TurnOptions
@@ -204,6 +206,28 @@ async def test_a_cancelled_turn_that_has_run_again_meanwhile_is_not_touched(data
                 await turn.posted
             assert await get_turn(other.rt, turn.session, turn.turn_id) == again.turn
             assert [row["round"] for row in await turn.at.rows(_USED)] == [1]
+
+
+async def test_who_cancels_a_turn_gets_it_cancelled_even_if_it_runs_again_at_once(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with running(database_url, tmp_path, _BEGUN) as turn, serving(chat("Again.")) as server:
+        (tmp_path / "other").mkdir()
+        async with service(database_url, models_toml(server), folder=tmp_path / "other") as other:
+
+            class Overtaken(Leases):
+                """The turn is tried again elsewhere before this process has stopped it."""
+
+                def cancel(self, session_id: SessionId, *turn_ids: TurnId) -> list[asyncio.Task[Any]]:
+                    session = replace(turn.session, id=session_id)
+                    return [asyncio.create_task(retry_turn(other.rt, session, turn_ids[0], TurnOptions(), "main"))]
+
+            cancelled = await cancel_turn(replace(turn.at.rt, leases=Overtaken()), turn.session, turn.turn_id)
+            assert cancelled.status is TurnStatus.CANCELLED
+            assert (await get_turn(other.rt, turn.session, turn.turn_id)).status is TurnStatus.COMPLETED
+            turn.at.rt.leases.cancel(turn.session.id, turn.turn_id)
+            with pytest.raises(TurnCancelled):
+                await turn.posted
 
 
 async def test_a_retry_that_was_read_before_the_cancelled_turn_was_recorded_is_not_claimed(

@@ -15,7 +15,7 @@ from app.db.turns import get_turn
 from app.domain.errors import DatabaseUnavailable, PlimsollError, RetryLater, TurnNotOpen
 from app.domain.frozen import replace
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Session, SessionRef, TenantId, TurnId, TurnRecord
+from app.domain.types import Session, SessionRef, TenantId, TurnId, TurnRecord, TurnStatus
 from app.engine.window.plan import Refused
 from app.openai.chat_messages import as_one
 from app.services.archive.transfer import fork_before_last
@@ -112,12 +112,14 @@ async def regenerate_turn(
 
 async def cancel_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> TurnRecord:
     """Ends a turn that runs or waits for tools; its message is kept. If it runs in this process, what is returned has
-    the cost of its calls. Raises `NotFound`, `TurnNotOpen`."""
+    the cost of its calls, unless it runs again already. Raises `NotFound`, `TurnNotOpen`."""
     turn = await _end_cancelled(rt, session, turn_id)
     if running := rt.leases.cancel(session.id, turn_id):
         await asyncio.wait(running, timeout=_RECORDED_WITHIN_S)
         with suppress(DatabaseUnavailable):
-            return await rt.database.run(get_turn, session, turn_id) or turn
+            recorded = await rt.database.run(get_turn, session, turn_id)
+            if recorded is not None and recorded.status is TurnStatus.CANCELLED:
+                return recorded
     return turn
 
 
