@@ -21,9 +21,13 @@ from tests.services.service import Service, chat, models_toml, service
 from tests.services.test_open_session import YES, answered, listed
 
 _NEXT, _BRANCH = ("Two", YES, "Three"), ("Other",)
+_NEXT_WITH_PAST = (*_NEXT, "Said elsewhere.", "Four")
 _PAIRS = [
     (words, keys)
-    for words in ((_NEXT, _NEXT), (_BRANCH, _BRANCH), (_NEXT, _BRANCH), (_BRANCH, _NEXT))
+    for words in (
+        *((each, each) for each in (_NEXT, _NEXT_WITH_PAST, _BRANCH)),
+        *((_NEXT, _BRANCH), (_BRANCH, _NEXT)),
+    )
     for keys in (("this", "that"), ("this", "this"))
     if words[0] == words[1] or keys[0] != keys[1]
 ]

@@ -58,7 +58,7 @@ class ChatRequest:
 
     With `all_new`, all `messages` are new, whatever the session holds, except what a turn got before it failed.
     `directions` are added to the session's instructions. With `after_message_seq`, the session's last message must have
-    this number, unless the list repeats it. `within` is the field of the body that has the list. If the client names no
+    this number, unless the list repeats it and has no key. `within` is the field of the body that has the list. If the client names no
     session, `known` recognizes it, by the list up to the `anchor`, and one that is made for the request has this
     `lifetime`: `keeping` is given once it is made. The `messages` may follow a `compaction`. With `all_past`, nothing
     is answered: everything new is stored.
@@ -275,9 +275,12 @@ async def _read_step(
     if newest.status is TurnStatus.RUNNING:
         raise TurnInProgress(_IN_PROGRESS)
     new = await new_in_list(request, stored)
+    is_overtaken = request.after_message_seq not in (None, newest.last_message_seq)
+    if is_overtaken and key is not None:  # by another key's turn, which answers it as little as if it had come before
+        raise TurnInProgress(_IN_PROGRESS)
     if newest.turn_id is not None and (new is None or request.repeats(newest)):
         return newest, None
-    if request.after_message_seq not in (None, newest.last_message_seq):
+    if is_overtaken:
         raise TurnInProgress(_IN_PROGRESS)
     return newest, await divided(request, new or (), waiting=newest.status is TurnStatus.AWAITING_TOOLS)
 
