@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from app.db.claims import reclaim_turn, waiting_turn
+from app.db.sessions import lock_session
 from app.domain.errors import ProviderError, TurnCancelled
 from app.domain.frozen import replace
 from app.domain.types import SessionId, SessionRef, ToolCall, TurnId, TurnRecord, TurnStatus
 from app.engine.window.look_back import NAME
+from app.services.background import renew_forever
 from app.services.process_state import Leases
 from app.services.sessions import delete_session
 from app.services.turn.take import cancel_turn, retry_turn
@@ -173,6 +175,21 @@ async def test_a_turn_that_another_process_cancels_gets_what_it_used_when_its_ca
             await turn.posted
         (used,) = await turn.at.rows(_USED)
         assert (await get_turn(other.rt, turn.session, turn.turn_id)).cost_usd == used["cost_usd"] > 0
+
+
+async def test_a_renewal_does_not_stop_the_recording_of_a_turn_that_was_cancelled(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with running(database_url, tmp_path, _BEGUN) as turn, service(database_url) as other:
+        await cancel_turn(other.rt, turn.session, turn.turn_id)
+        renewing = asyncio.create_task(renew_forever(replace(turn.at.rt, turn_lease_s=0.03)))
+        async with other.rt.database.begin() as tx:
+            await lock_session(tx, turn.session)
+            await asyncio.sleep(0.3)  # the recording waits for the session during many renewals
+        with pytest.raises(TurnCancelled):
+            await turn.posted
+        renewing.cancel()
+        assert len(await turn.at.rows(_USED)) == 1
 
 
 async def test_an_answer_that_came_whole_after_another_process_cancelled_the_turn_is_paid_for(

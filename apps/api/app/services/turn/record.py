@@ -83,7 +83,10 @@ async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: List
     except (ContextBudgetExceeded, ProviderError, TurnLost):
         raise  # recorded where they were raised; a lost turn was ended elsewhere
     except (asyncio.CancelledError, TurnCancelled):
-        await record.cancelled()
+        storing = asyncio.create_task(record.cancelled())
+        while not storing.done():
+            with suppress(asyncio.CancelledError):  # a renewal of leases stops a turn that has stopped, too
+                await asyncio.wait((storing,))
         raise
     except Exception as error:
         await record.broken(error)
