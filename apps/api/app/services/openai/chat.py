@@ -58,10 +58,10 @@ class ChatRequest:
 
     With `all_new`, all `messages` are new, whatever the session holds, except what a turn got before it failed.
     `directions` are added to the session's instructions. With `after_message_seq`, the session's last message must have
-    this number, unless the list repeats it and has no key. `within` is the field of the body that has the list. If the client names no
-    session, `known` recognizes it, by the list up to the `anchor`, and one that is made for the request has this
-    `lifetime`: `keeping` is given once it is made. The `messages` may follow a `compaction`. With `all_past`, nothing
-    is answered: everything new is stored.
+    this number, unless the list repeats it and has no key. `within` is the field of the body that has the list. If the
+    client names no session, `known` recognizes it, by the list up to the `anchor`, and one that is made for the request
+    has this `lifetime`: `keeping` is given once it is made. The `messages` may follow a `compaction`. With `all_past`,
+    nothing is answered: everything new is stored.
     """
 
     messages: tuple[IncomingMessage, ...]

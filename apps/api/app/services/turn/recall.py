@@ -30,7 +30,7 @@ from app.db.records import add_usages
 from app.db.turns import get_turn
 from app.domain.content import content_text, named
 from app.domain.errors import NotFound
-from app.domain.types import Content, JsonObject, Message, Pin, SessionId, SessionRef, TenantId, Turn, TurnId, Usage
+from app.domain.types import Content, Message, Pin, SessionId, SessionRef, TenantId, Turn, TurnId, Usage
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import Query, posting_count
@@ -323,26 +323,18 @@ async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId
     embedded = await embeddings.embed(worded) if worded else None
     vectors = iter(packed_vectors(embedded.vectors) if embedded else ())
     packed = [next(vectors) if text else b"" for text in texts]
+    if embedded is not None:  # first, as the call is paid for even if its vectors can not be stored
+        await _store_usage(rt, embeddings, session_id, embedded)
     async with rt.database.begin() as tx:
         await save_vectors(tx, session_id, embeddings.model, [row["seq"] for row in rows], packed)
-        if used := _used(rt, embeddings, embedded):
-            await add_usages(tx, session_id, used)
     if rows:
         rt.pasts.forget_vectors(session_id, rows[0]["seq"])
     embeddings.went_through(session_id, rows[-1]["seq"] if len(rows) == _BATCH else through_seq)
 
 
-@retried
 async def _store_usage(rt: Runtime, embeddings: Embeddings, session_id: SessionId, embedded: Embedded) -> None:
-    """Stores the usage of a call for a question or for pins, unless the session is erased meanwhile."""
-    if used := _used(rt, embeddings, embedded):
+    """Counts and stores the usage of a call, if the model reported it and the session was not erased meanwhile."""
+    if embedded.prompt_tokens:
+        used = used_row(rt, rt.catalogue.model(embeddings.alias), "embedding", Usage(embedded.prompt_tokens, 0))
         with suppress(NotFound):
-            async with rt.database.begin() as tx:
-                await add_usages(tx, session_id, used)
-
-
-def _used(rt: Runtime, embeddings: Embeddings, embedded: Embedded | None) -> list[JsonObject]:
-    """The usage row of a call; empty if the model reported no usage."""
-    if embedded is None or not embedded.prompt_tokens:
-        return []
-    return [used_row(rt, rt.catalogue.model(embeddings.alias), "embedding", Usage(embedded.prompt_tokens, 0))]
+            await retried(rt.database.run)(add_usages, session_id, [used])
