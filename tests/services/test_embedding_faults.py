@@ -22,11 +22,13 @@ from tests.services.meaning import (
     recalled_by,
     small_talk,
     talked,
+    texts_for,
     vector_of,
     vector_rows,
     vectors,
 )
-from tests.services.service import service
+from tests.services.service import Service, service
+from torture.databases import citus_servers
 
 _REFUSED = "\u06de"
 
@@ -142,3 +144,46 @@ async def test_vectors_are_made_again_for_other_parameters_of_the_same_model(dat
                 await small_talk(at, session_id)
             assert {size for _, size in (await vector_rows(at, session_id)).values()} == {8}
             assert FACT in await recalled_by(at, session_id)
+
+
+@pytest.mark.skipif(citus_servers() is not None, reason="Citus takes no triggers")
+async def test_a_call_whose_vectors_cannot_be_stored_is_in_the_usage(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(answers()) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        session = await at.imported({"messages": answered(*SAID), "policy": POLICY})
+        await _raise_at(at, "message_vectors", "disk_full", "true")
+        await small_talk(at, session.id)
+        assert await vector_rows(at, session.id) == {}
+        (used,) = await at.rows("SELECT prompt_tokens FROM usage_records WHERE purpose = 'embedding'")
+        assert used["prompt_tokens"] == 3 * len(texts_for(server)) > 0
+
+
+@pytest.mark.skipif(citus_servers() is not None, reason="Citus takes no triggers")
+async def test_a_call_whose_usage_is_stored_at_the_second_try_counts_once(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(answers()) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        session = await at.imported({"messages": answered(*SAID), "policy": POLICY})
+        await at.rows("CREATE SEQUENCE tries")
+        await _raise_at(at, "usage_records", "deadlock_detected", "NEW.purpose = 'embedding' AND nextval('tries') = 1")
+        await small_talk(at, session.id)
+        assert (await at.rows("SELECT last_value FROM tries")) == [{"last_value": 2}]
+        (used,) = await at.rows("SELECT prompt_tokens FROM usage_records WHERE purpose = 'embedding'")
+        metrics = at.rt.telemetry.render()[0].decode().splitlines()
+        counted = 'model_tokens_total{kind="prompt",model_alias="vectors",purpose="embedding"} '
+        (line,) = [line for line in metrics if line.startswith(counted)]
+        assert float(line.removeprefix(counted)) == used["prompt_tokens"] == 3 * len(texts_for(server))
+
+
+async def _raise_at(at: Service, table: str, condition: str, when: str) -> None:
+    """Every row that is put into the table raises this error of Postgres, when the condition on the row holds."""
+    await at.rows(
+        f"""
+        CREATE FUNCTION refused() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN IF {when} THEN RAISE {condition}; END IF; RETURN NEW; END $$
+        """
+    )
+    await at.rows(f"CREATE TRIGGER refused BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION refused()")
