@@ -28,7 +28,7 @@ from app.services.turn.record import ended_elsewhere, recording
 from app.services.turn.steps import of_claim, of_turn
 from app.services.turn.types import ClaimedTurn, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 
-_RECORDED_WITHIN_S = 1.0
+_RECORDED_WITHIN_S = 5.0
 """How long the request that cancels a turn waits until its work here has stopped and what had happened is stored."""
 
 
