@@ -10,7 +10,7 @@ import pytest
 from app.db.claims import Claim, renew_lease
 from app.db.records import TurnEnd, record_end, recorded_before
 from app.db.sessions import lock_session
-from app.db.turns import fail_lost_turns, fail_unheard_turn
+from app.db.turns import fail_lost_turns, fail_unacknowledged_turn
 from app.domain.errors import TurnInProgress
 from app.domain.frozen import replace
 from app.domain.types import RecordedReply, ToolCall, TurnId, TurnStatus
@@ -113,7 +113,7 @@ async def test_an_older_claim_renews_no_lease_of_a_newer_one_and_learns_that_it_
         assert await at.rows(lease) != before
 
 
-async def test_of_unheard_claims_only_a_first_one_ends_its_turn(database_url: str) -> None:
+async def test_of_unacknowledged_claims_only_a_first_one_ends_its_turn(database_url: str) -> None:
     """Another request may have claimed a later round, with the same fence, after the first request's claim was lost."""
     async with service(database_url) as at:
         session = ref_of((await at.session()).id)
@@ -122,7 +122,7 @@ async def test_of_unheard_claims_only_a_first_one_ends_its_turn(database_url: st
 
         async def ended(turn_id: TurnId) -> int:
             async with at.rt.database.begin() as tx:
-                return await fail_unheard_turn(tx, session.id, turn_id)
+                return await fail_unacknowledged_turn(tx, session.id, turn_id)
 
         assert await ended(TurnId(at.rt.new_id())) == 0
         assert await ended(draft.turn_id) == 1

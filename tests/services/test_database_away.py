@@ -86,7 +86,7 @@ async def test_a_turn_whose_claim_was_committed_without_an_answer_is_ended_at_on
         await _assert_only_ended(at, session.id)
 
 
-class _Unheard(Database):
+class _Unacknowledged(Database):
     """A database whose first transaction is committed and never answered."""
 
     def __init__(self, dsn: str) -> None:
@@ -108,7 +108,7 @@ async def test_a_turn_whose_request_is_cancelled_while_its_claim_commits_is_ende
     async with serving(chat("Once.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         session = await at.session()
         await at.turn(session.id, "Warm up")
-        database = _Unheard(database_url)
+        database = _Unacknowledged(database_url)
         async with aclosing(database):
             posted = asyncio.create_task(Service(replace(at.rt, database=database)).turn(session.id, "Hi"))
             await asyncio.wait_for(database.has_committed.wait(), 20)

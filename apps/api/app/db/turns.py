@@ -165,7 +165,9 @@ _NOTHING_USED = "0 AS turns, 0 AS tokens, 0 AS usd"
 # Every post that meets an open turn runs this, so it waits for the session's row only if there is a turn to end.
 _HAS_LOST = f"EXISTS (SELECT FROM turns WHERE session_id = :session_id AND {_LOST})"
 _LOSE = sql(_ending("failed", _HAS_LOST, _LOST, _NOTHING_USED))
-_LOSE_UNHEARD = sql(_ending("failed", "true", "status = 'running' AND fence = 1 AND id = :turn_id", _NOTHING_USED))
+_LOSE_UNACKNOWLEDGED = sql(
+    _ending("failed", "true", "status = 'running' AND fence = 1 AND id = :turn_id", _NOTHING_USED)
+)
 _SESSIONS_WITH_LOST = sql(f"""
     SELECT DISTINCT session_id FROM turns WHERE {_LOST} AND session_id > :after_id ORDER BY session_id LIMIT :limit
     """)
@@ -200,11 +202,11 @@ async def fail_lost_turns(tx: Transaction, session_id: SessionId) -> int:
     return len(await _end(tx, _LOSE, error=_WORKER_LOST, session_id=session_id))
 
 
-async def fail_unheard_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> int:
+async def fail_unacknowledged_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> int:
     """Fails a new turn, if it is stored: the process that claimed it got no answer to its commit and does not run it. A
     later round of a turn is left, as another request may have claimed it instead. Returns how many turns it ended. The
     caller has locked the session, else a commit that is going on is not seen."""
-    return len(await _end(tx, _LOSE_UNHEARD, session_id=session_id, turn_id=turn_id, error=_WORKER_LOST))
+    return len(await _end(tx, _LOSE_UNACKNOWLEDGED, session_id=session_id, turn_id=turn_id, error=_WORKER_LOST))
 
 
 async def _end(tx: Transaction, ending: Statement, **parameters: object) -> list[TurnId]:

@@ -18,7 +18,7 @@ from app.db.records import stated_of_turn
 from app.db.responses import keep_response
 from app.db.sessions import lock_session
 from app.db.summaries import get_summary
-from app.db.turns import fail_lost_turns, fail_unheard_turn, get_turn, turn_by_key
+from app.db.turns import fail_lost_turns, fail_unacknowledged_turn, get_turn, turn_by_key
 from app.domain.audit import summary_made
 from app.domain.content import canonical_bytes, canonical_json, content_text
 from app.domain.errors import (
@@ -215,19 +215,20 @@ async def _transaction_one(
     except BaseException as error:
         if changes_past:  # what was cached in the transaction is of a past that is not stored
             rt.pasts.forget(session.id)
-        is_unheard = isinstance(error, DatabaseUnavailable | CancelledError) and not isinstance(error, _NOT_STORED)
-        if is_unheard and committing is not None and committing.fence == 1:
-            rt.chores.start(_end_unheard(rt, session, committing.turn_id), f"the end of turn {committing.turn_id}")
+        may_be_stored = isinstance(error, DatabaseUnavailable | CancelledError) and not isinstance(error, _NOT_STORED)
+        if may_be_stored and committing is not None and committing.fence == 1:
+            ending = _end_unacknowledged(rt, session, committing.turn_id)
+            rt.chores.start(ending, f"the end of turn {committing.turn_id}")
         raise
     looked_back = tuple(of_sent(claim.turn_id, after_seq, json.loads(sent)) for after_seq, sent in claim.looked_back)
     return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back, added=added)
 
 
-async def _end_unheard(rt: Runtime, session: SessionRef, turn_id: TurnId) -> None:
+async def _end_unacknowledged(rt: Runtime, session: SessionRef, turn_id: TurnId) -> None:
     """Ends a new turn that nobody runs, if its claim was committed; if that fails, its lease ends it."""
     async with rt.database.begin(locking=session.id) as tx:
         await lock_session(tx, session)
-        lost = await fail_unheard_turn(tx, session.id, turn_id)
+        lost = await fail_unacknowledged_turn(tx, session.id, turn_id)
     rt.telemetry.turns_lost(lost)
 
 

@@ -321,10 +321,10 @@ async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId
     texts = [named(row["name"], content_text(row["content"])).strip() for row in rows]
     worded = [text for text in texts if text]
     embedded = await embeddings.embed(worded) if worded else None
-    vectors = iter(packed_vectors(embedded.vectors) if embedded else ())
-    packed = [next(vectors) if text else b"" for text in texts]
     if embedded is not None:  # first, as the call is paid for even if its vectors can not be stored
         await _store_usage(rt, embeddings, session_id, embedded)
+    vectors = iter(packed_vectors(embedded.vectors) if embedded else ())
+    packed = [next(vectors) if text else b"" for text in texts]
     async with rt.database.begin() as tx:
         await save_vectors(tx, session_id, embeddings.model, [row["seq"] for row in rows], packed)
     if rows:

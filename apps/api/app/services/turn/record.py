@@ -83,10 +83,7 @@ async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: List
     except (ContextBudgetExceeded, ProviderError, TurnLost):
         raise  # recorded where they were raised; a lost turn was ended elsewhere
     except (asyncio.CancelledError, TurnCancelled):
-        storing = asyncio.create_task(record.cancelled())
-        while not storing.done():
-            with suppress(asyncio.CancelledError):  # a renewal of leases stops a turn that has stopped, too
-                await asyncio.wait((storing,))
+        await record.cancelled()
         raise
     except Exception as error:
         await record.broken(error)
@@ -215,7 +212,14 @@ class Record:
 
     async def cancelled(self) -> None:
         """Adds to a turn that was cancelled elsewhere what was sent, what its calls are known to have used, and what of
-        the answer was delivered. Changes nothing if it was not cancelled or runs again; raises nothing."""
+        the answer was delivered. Changes nothing if it was not cancelled or runs again; raises nothing. It is not
+        stopped by a further cancellation: a renewal of leases cancels a turn that has stopped, too."""
+        adding = asyncio.create_task(self._add_to_cancelled())
+        while not adding.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((adding,))
+
+    async def _add_to_cancelled(self) -> None:
         with suppress(PlimsollError):
             await self.note_unanswered(self.stopped_usages)
             await self._end(TurnStatus.CANCELLED, error=self._with_streamed(CANCELLED), patience_s=0.0)
