@@ -15,12 +15,11 @@ from app.engine.recall.dates import date_keys
 from app.engine.recall.index import SATURATION, Floats, Index, Ints
 from app.engine.recall.related import Related, one_of_a_word, places_of, related_terms, weigh_related
 from app.engine.recall.requests import request_of
-from app.engine.recall.terms import query_terms, query_words, term_hash
+from app.engine.recall.terms import MOST_ASKED_CHARS, query_terms, query_words, term_hash
 from app.engine.recall.vectors import Meaning, with_similar
 
 MOST_HITS: Final = 64
 """Most matching messages of a turn, best first, whose neighbours are scored too."""
-MOST_ASKED_CHARS: Final = 8_000
 MOST_SEEN_SHARE: Final = 0.8
 LEAST_MESSAGES: Final = 8
 

@@ -19,10 +19,10 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Final, NamedTuple
 
 from app.domain.types import Message
+from app.engine.recall.terms import MOST_ASKED_CHARS
 
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 FIRST_INSTANT: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MOST_CHARS: Final = 8_000
 _MOST_DATES: Final = 8
 _MONTH_NAMES: Final = (
     "January February March April May June July August September October November December".split()  # noqa: SIM905
@@ -129,7 +129,7 @@ def day_text(day: int) -> str:
 def date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
     """The days that a text names which was sent on `said_day`. A day also gives its month, and a month its year if that
     is named; these count less, as common words do beside a rare one."""
-    return _date_keys(text[:_MOST_CHARS], said_day)
+    return _date_keys(text[:MOST_ASKED_CHARS], said_day)
 
 
 @lru_cache(maxsize=16)  # one message is searched for several times in a turn

@@ -24,11 +24,11 @@ from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units, with_reasoning
 from app.engine.policy.budget import part_of
 from app.engine.policy.policy import Recall
-from app.engine.recall.bm25 import MOST_ASKED_CHARS, Query, search, summed
+from app.engine.recall.bm25 import Query, search, summed
 from app.engine.recall.dates import day_said
 from app.engine.recall.index import CALL, RESULT, Floats, Index, Ints
 from app.engine.recall.requests import request_of
-from app.engine.recall.terms import query_words, word_count
+from app.engine.recall.terms import MOST_ASKED_CHARS, query_words, word_count
 from app.engine.recall.vectors import Meaning
 
 MOST_CANDIDATES: Final = 192

@@ -24,7 +24,7 @@ MOST_TERMS_OF_A_MESSAGE: Final = 400
 """Most different terms of one message: a tool output of a megabyte is found only by its first ones."""
 MOST_TERMS_OF_A_QUERY: Final = 48
 _MOST_CHARS: Final = 64_000
-_MOST_QUERY_CHARS: Final = 8_000
+MOST_ASKED_CHARS: Final = 8_000
 LONGEST_TERM_CHARS: Final = 32
 _STEM_CHARS: Final = 6
 _LONGEST_WORD_CHARS: Final = 64
@@ -127,7 +127,7 @@ def query_terms(text: str) -> tuple[str, ...]:
 
 def query_words(text: str) -> Mapping[str, str]:
     """All different terms of a query, in order, each with the first word that it stands for."""
-    return _query_words(text[:_MOST_QUERY_CHARS])
+    return _query_words(text[:MOST_ASKED_CHARS])
 
 
 @lru_cache(maxsize=16)  # one message is searched for several times in a turn
