@@ -151,7 +151,7 @@ class Added:
 class TurnEnd:
     """How a turn ended and all that is recorded of it. Lists of `JsonObject` hold rows by column name. `spent` is what
     was reserved for the turn's call, as `reserve` returned it, and what the call used. `added` is what was added with a
-    rejected turn, and is rejected with it."""
+    rejected turn, and is rejected with it. `ended_elsewhere` is true of what is added to a turn that has ended."""
 
     status: TurnStatus
     model_alias: str
@@ -169,14 +169,15 @@ class TurnEnd:
     spent: tuple[JsonObject, CallUse] | None = None
     conversation_sha256: bytes | None = None
     added: Added | None = None
+    ended_elsewhere: bool = False
 
 
 async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord | None:
-    """Writes the end of a running turn; None when the claim is no longer ours. With the status `cancelled` it adds to a
-    turn that was cancelled under this claim, and raises its fence again: a retry that was read before has old numbers
-    of rounds and steps. `spent` and `added` need a transaction. Large blocks may be stored before it: without the
+    """Writes the end of a running turn; None when the claim is no longer ours. With `ended_elsewhere` it adds to a turn
+    that was ended so under this claim, and raises its fence again: a retry that was read before has old numbers of
+    rounds and steps. `spent` and `added` need a transaction. Large blocks may be stored before it: without the
     turn's audit nothing refers to them."""
-    raised = int(end.status is TurnStatus.CANCELLED)  # as cancelling it raised the fence
+    raised = int(end.ended_elsewhere)  # as ending it raised the fence
     blocks = await _without_large(tx, claim.session_id, end.blocks)
     of_limits: JsonObject = {}
     if end.spent is not None:
@@ -192,7 +193,7 @@ async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord 
         status=end.status.value,
         audits=list(map(as_stored, end.audits)),
         blocks=blocks,
-        **values_of(end, "status", "audits", "blocks", "spent", "added"),
+        **values_of(end, "status", "audits", "blocks", "spent", "added", "ended_elsewhere"),
         **of_limits,
     )
     if row is None:

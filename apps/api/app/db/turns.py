@@ -172,8 +172,7 @@ _SESSIONS_WITH_LOST = sql(f"""
     SELECT DISTINCT session_id FROM turns WHERE {_LOST} AND session_id > :after_id ORDER BY session_id LIMIT :limit
     """)
 
-CANCELLED: JsonObject = {"code": "turn_cancelled", "detail": "The turn was cancelled; the message is kept."}
-"""The error of a cancelled turn."""
+_CANCELLED: JsonObject = {"code": "turn_cancelled", "detail": "The turn was cancelled; the message is kept."}
 _WORKER_LOST: JsonObject = {
     "code": "worker_lost",
     "detail": "The process that ran this turn stopped before it was done. The message is kept; the model is not asked "
@@ -184,7 +183,7 @@ _WORKER_LOST: JsonObject = {
 async def cancel_turn(tx: Transaction, session: SessionRef, turn_id: TurnId) -> bool:
     """Cancels an open turn of the tenant's session; false when it had ended before, or is not there. The process that
     runs it can no longer write to it."""
-    return bool(await _end(tx, _CANCEL, **of_session(session), turn_id=turn_id, error=CANCELLED))
+    return bool(await _end(tx, _CANCEL, **of_session(session), turn_id=turn_id, error=_CANCELLED))
 
 
 async def complete_answered_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> None:
@@ -194,7 +193,7 @@ async def complete_answered_turn(tx: Transaction, session_id: SessionId, turn_id
 
 async def cancel_open_turns(tx: Transaction, session: SessionRef) -> list[TurnId]:
     """Cancels the open turns of the tenant's session, as `cancel_turn` does; returns their ids."""
-    return await _end(tx, _CANCEL_IN_SESSION, **of_session(session), error=CANCELLED)
+    return await _end(tx, _CANCEL_IN_SESSION, **of_session(session), error=_CANCELLED)
 
 
 async def fail_lost_turns(tx: Transaction, session_id: SessionId) -> int:

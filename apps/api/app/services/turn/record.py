@@ -17,9 +17,10 @@ import orjson
 from app.core.logging import add_request_fields
 from app.db.claims import Claim, renew_lease
 from app.db.database import Transaction
+from app.db.driver import UniqueViolated
 from app.db.messages import UNCOUNTED
 from app.db.records import TurnEnd, record_end, recorded_before
-from app.db.turns import CANCELLED, get_turn
+from app.db.turns import get_turn
 from app.domain.audit import PIN_KINDS, Audit, CacheBreak
 from app.domain.errors import (
     ContextBudgetExceeded,
@@ -70,8 +71,8 @@ _OUR_FAULT: JsonObject = {"code": "internal_error", "detail": "Something broke o
 @asynccontextmanager
 async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> AsyncGenerator[Record]:
     """Yields the record of a claimed turn. If the block fails before an end was recorded, the turn is stored as failed,
-    so that the session can continue. When a turn is cancelled, its end is stored before its work is stopped, and what
-    had happened is added to it. `started` is the time of the request by `perf_counter`."""
+    so that the session can continue. A turn that was ended elsewhere, cancelled or lost, had its end stored before its
+    work is stopped here: what had happened is added to it. `started` is the time of the request by `perf_counter`."""
     claim = turn.claim
     add_request_fields(session_id=str(claim.session_id), turn_id=str(claim.turn_id))
     record = Record(rt, turn, started, listen)
@@ -79,14 +80,15 @@ async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: List
     if listen is not None:
         listen(TurnEvent("turn.created", {"turn": created}, claim.assistant_seq))
     try:
-        yield record
-    except (ContextBudgetExceeded, ProviderError, TurnLost):
-        raise  # recorded where they were raised; a lost turn was ended elsewhere
-    except (asyncio.CancelledError, TurnCancelled):
-        await record.cancelled()
-        raise
-    except Exception as error:
-        await record.broken(error)
+        try:
+            yield record
+        except (ContextBudgetExceeded, ProviderError, TurnCancelled, TurnLost):
+            raise  # the first two were recorded where they were raised
+        except Exception as error:
+            await record.broken(error)
+            raise
+    except (asyncio.CancelledError, TurnCancelled, TurnLost):
+        await record.ended_elsewhere()
         raise
 
 
@@ -210,19 +212,23 @@ class Record:
         stored = error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT
         await self._end(TurnStatus.FAILED, error=self._with_streamed(stored), patience_s=patience_s)
 
-    async def cancelled(self) -> None:
-        """Adds to a turn that was cancelled elsewhere what was sent, what its calls are known to have used, and what of
-        the answer was delivered. Changes nothing if it was not cancelled or runs again; raises nothing. It is not
-        stopped by a further cancellation: a renewal of leases cancels a turn that has stopped, too."""
-        adding = asyncio.create_task(self._add_to_cancelled())
+    async def ended_elsewhere(self) -> None:
+        """Adds to a turn that was ended elsewhere what was sent, what its calls are known to have used, and what of the
+        answer was delivered. Changes nothing if it was not ended or runs again; raises nothing. It is not stopped by a
+        further cancellation: a renewal of leases cancels a turn that has stopped, too."""
+        adding = asyncio.create_task(self._add_to_ended())
         while not adding.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait((adding,))
 
-    async def _add_to_cancelled(self) -> None:
-        with suppress(PlimsollError):
+    async def _add_to_ended(self) -> None:
+        claim = self.turn.claim
+        with suppress(PlimsollError, UniqueViolated):  # the latter says that all of it was stored before
             await self.note_unanswered(self.stopped_usages)
-            await self._end(TurnStatus.CANCELLED, error=self._with_streamed(CANCELLED), patience_s=0.0)
+            ended = await self.rt.database.run(get_turn, claim.session, claim.turn_id)
+            if ended is not None and ended.error is not None:
+                error = self._with_streamed(ended.error)
+                await self._end(ended.status, error=error, patience_s=0.0, ended_elsewhere=True)
 
     def _with_streamed(self, error: JsonObject) -> JsonObject:
         """The error of a turn with what was streamed of its answer, by all of its calls since the claim."""
@@ -323,6 +329,8 @@ class Record:
             of_call = [used for used in self.usages if used["round"] == self._first_round]
             is_reported, reservation = self._first_round not in self._unreported_rounds, self.repeats.reservation
             used = use_of(of_call, reservation["turns"]) if is_reported else all_of(reservation)
+            if fields.get("ended_elsewhere"):  # all that a lost turn reserved was given back
+                reservation = reservation | {"turns": 0, "tokens": 0, "usd": 0}
             fields["spent"] = reservation, self.repeats.beyond_counted(used)
         blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
         alias = self._sent.model.alias if self._sent else self.model_alias
@@ -372,7 +380,7 @@ async def ended_elsewhere(tx: Transaction, claim: Claim) -> TurnCancelled | Turn
     """The error of a turn that was not ended under its claim. One that runs again was cancelled and tried again."""
     ended = await get_turn(tx, claim.session, claim.turn_id)
     if ended is not None and ended.status is TurnStatus.FAILED:
-        return TurnLost("Another process ended this turn while it ran here; nothing of this answer was stored.")
+        return TurnLost("Another process ended this turn while it ran here; its answer is in no later prompt.")
     return TurnCancelled("The turn was cancelled while it ran; its answer is in no later prompt.")
 
 
