@@ -227,6 +227,28 @@ async def test_a_later_round_of_a_turn_reserves_tokens_and_counts_as_no_other_tu
         assert after_two["tokens"] > after_one["tokens"]
 
 
+async def test_of_two_limits_the_one_that_takes_longer_says_when_to_retry(database_url: str, tmp_path: Path) -> None:
+    """The client was to post again after a second, because one of them only waited for a turn that runs."""
+    goes_on = asyncio.Event()
+    slow = Answer(chat("Slow.").body, after=goes_on.is_set)
+    async with serving(slow) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await limit(at, turns_per_day=1, tokens_total=10**6)
+        running = asyncio.create_task(at.turn((await at.session()).id, "Slow"))
+        await server.arrived.wait()
+        (_, held) = await usage(at)
+        await limit(at, tokens_total=held["reserved_tokens"])
+        with pytest.raises(LimitExceeded) as refused:
+            await at.turn((await at.session()).id, "Hi")
+        assert refused.value.limit["name"] == "turns_per_day"
+        assert (refused.value.retry_after_s or 0) > 1
+        await limit(at, turns_per_day=2)
+        with pytest.raises(LimitExceeded) as refused:
+            await at.turn((await at.session()).id, "Hi")
+        assert (refused.value.limit["name"], refused.value.retry_after_s) == ("tokens_total", 1)
+        goes_on.set()
+        await running
+
+
 async def test_summaries_count_against_limits_too(database_url: str, tmp_path: Path) -> None:
     async with serving(model("Yes.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         await limit(at, tokens_total=1_000_000)

@@ -74,24 +74,26 @@ def spans_of(limits: Limits) -> list[LimitSpan]:
 
 
 def check_limits(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst: CallUse, what: str) -> None:
-    """Raises `LimitExceeded` for the limit that `worst` would exceed, by counts without it; of several the last that
-    resets. A limit that is exactly reached is not exceeded. `what` names the call in the error."""
+    """Raises `LimitExceeded` for the limit that `worst` would exceed, by counts without it; of several the one that
+    takes the longest. A limit that is exactly reached is not exceeded. `what` names the call in the error."""
     by_span = {(used.scope, used.span): used for used in counted}
-    over: list[tuple[float, tuple[str, Decimal, Used, Decimal]]] = []
+    over: list[tuple[float, tuple[str, Decimal, Used, Decimal, bool]]] = []
     for scope, values in limits.items():
         for name, value in values.items():
             unit, span = LIMITS[name]
             used, needed = by_span[scope, span], Decimal(getattr(worst, unit))
             if used.settled(unit) + used.reserved(unit) + needed > value:
-                resets_after_s = inf if used.retry_after_s is None else used.retry_after_s
-                over.append((resets_after_s, (name, value, used, needed)))
+                waits_for_others = used.settled(unit) + needed <= value  # fits without what running calls have reserved
+                after_s = _WHILE_OTHERS_RUN_S if waits_for_others else used.retry_after_s
+                over.append((inf if after_s is None else after_s, (name, value, used, needed, waits_for_others)))
     if over:  # only then is an error made: one in the list would refer to this frame, which refers to the list
         raise _refusal(*max(over, key=itemgetter(0))[1], what)
 
 
-def _refusal(name: str, value: Decimal, counted: Used, needed: Decimal, what: str) -> LimitExceeded:
+def _refusal(
+    name: str, value: Decimal, counted: Used, needed: Decimal, waits_for_others: bool, what: str
+) -> LimitExceeded:
     used, reserved = counted.settled(LIMITS[name][0]), counted.reserved(LIMITS[name][0])
-    waits_for_others = used + needed <= value  # the call would fit without what running calls have reserved
     resets_at = f"{counted.ends_at:%Y-%m-%dT%H:%M:%SZ}" if counted.ends_at else None
     whose = "The tenant" if counted.scope == "tenant" else "This session"
     running = " Turns that run now hold the rest of it." if waits_for_others else ""
