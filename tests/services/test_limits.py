@@ -227,6 +227,24 @@ async def test_a_later_round_of_a_turn_reserves_tokens_and_counts_as_no_other_tu
         assert after_two["tokens"] > after_one["tokens"]
 
 
+async def test_a_later_round_of_a_turn_goes_on_although_its_turn_would_not_be_allowed_by_now(
+    database_url: str,
+) -> None:
+    """Limits apply from the next turn on. The outputs were refused, and the turn occupied its session."""
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    recorded = RecordedReply(None, tool_calls=(ToolCall("c1", "look", "{}"),))
+    async with service(database_url) as at:
+        await limit(at, turns_total=2)
+        session = await at.session()
+        await at.turn(session.id, "Hello")
+        turn = (await at.turn(session.id, "Look", tools=(tool,), recorded_reply=recorded)).turn
+        await limit(at, turns_total=1)
+        done = await at.outputs(session.id, turn.id, {"c1": "Nothing there."})
+        assert done.turn.status is TurnStatus.COMPLETED
+        with pytest.raises(LimitExceeded):
+            await at.turn(session.id, "One more")
+
+
 async def test_of_two_limits_the_one_that_takes_longer_says_when_to_retry(database_url: str, tmp_path: Path) -> None:
     """The client was to post again after a second, because one of them only waited for a turn that runs."""
     goes_on = asyncio.Event()

@@ -75,14 +75,15 @@ def spans_of(limits: Limits) -> list[LimitSpan]:
 
 def check_limits(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst: CallUse, what: str) -> None:
     """Raises `LimitExceeded` for the limit that `worst` would exceed, by counts without it; of several the one that
-    takes the longest. A limit that is exactly reached is not exceeded. `what` names the call in the error."""
+    takes the longest. A limit that is exactly reached, or of which the call uses nothing, is not exceeded. `what` names
+    the call in the error."""
     by_span = {(used.scope, used.span): used for used in counted}
     over: list[tuple[float, tuple[str, Decimal, Used, Decimal, bool]]] = []
     for scope, values in limits.items():
         for name, value in values.items():
             unit, span = LIMITS[name]
             used, needed = by_span[scope, span], Decimal(getattr(worst, unit))
-            if used.settled(unit) + used.reserved(unit) + needed > value:
+            if needed and used.settled(unit) + used.reserved(unit) + needed > value:
                 waits_for_others = used.settled(unit) + needed <= value  # fits without what running calls have reserved
                 after_s = _WHILE_OTHERS_RUN_S if waits_for_others else used.retry_after_s
                 over.append((inf if after_s is None else after_s, (name, value, used, needed, waits_for_others)))
