@@ -41,11 +41,12 @@ from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn, take_turn
 from app.services.turn.types import TurnEvent, TurnOptions, TurnRequest
 from bench.wire import Tally, counting_proxy
-from tests.providers.server import Answer, Stream, serving
+from tests.providers.server import Answer, Seen, Stream, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply
 from tests.services.service import TENANT, Service, chat, model, models_toml, ref_of, service
 from tests.services.test_costs import sold_by
 from tests.services.test_model_faults import unknown_window
+from tests.services.test_summary_call import repeats
 
 ALLOWED = 20
 POSTS = 500
@@ -329,6 +330,28 @@ async def test_a_summary_on_demand_counts_as_a_turn_and_one_for_a_turn_does_not(
         assert (await usage(at))[0]["turns"] == 6
         await summarize_now(at.rt, ref_of(session.id))
         assert (await usage(at))[0]["turns"] == 7
+
+
+async def test_a_summary_on_demand_counts_as_a_turn_although_its_first_call_was_refused(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The refused call, which used nothing, had counted as the turn; the one that was paid for then counted as none."""
+    others = model("Yes.")
+
+    def play(request: Seen) -> Answer:
+        return Answer({"error": {"message": "no"}}, status=400) if repeats(request) else others(request)
+
+    async with (
+        serving(play) as server,
+        service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
+    ):
+        await limit(at, turns_total=100)
+        session = await at.session(policy={"protected_turns": 1, "summary_call": "cached"})
+        for number in range(4):
+            await at.turn(session.id, f"Turn {number}. " + "A sentence of some length about the port. " * 12)
+        await summarize_now(at.rt, ref_of(session.id))
+        assert [repeats(request) for request in server.seen[4:]] == [True, False]
+        assert (await usage(at))[0]["turns"] == 5
 
 
 async def test_a_summary_of_a_turn_that_a_limit_does_not_allow_is_replaced_and_the_step_says_so(

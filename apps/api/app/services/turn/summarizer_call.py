@@ -240,6 +240,8 @@ class Summarizer:
             reason = refusal.reason if isinstance(refusal, SummaryRefused) else refusal.code
             logger.info("no summary behind the repeated prompt (%s): the summarizer is called separately", reason)
             self._repeats = None
+            if isinstance(refusal, ProviderError) and not self.calls:  # it used nothing: the next call is the turn
+                self._turns = int(self._job.when == "requested")
             return None
         self.choice = choice
         return body
