@@ -3,7 +3,9 @@ fallback, and those of a turn that fails."""
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import nullcontext
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,9 @@ from typing import Any
 import pytest
 
 from app.domain.errors import LimitExceeded, ProviderDown, ProviderError
-from app.services.limits import list_limits, set_limits
+from app.services.limits import clear_limits, list_limits, set_limits
 from app.services.sessions import session_usage
-from tests.providers.server import Answer, ScriptedServer, Stream, serving
+from tests.providers.server import Answer, ScriptedServer, Seen, Stream, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire, event, message_event
 from tests.services.service import TENANT, Service, models_toml, service
 
@@ -117,6 +119,36 @@ async def test_an_attempt_after_one_that_was_paid_for_is_made_if_limits_allow_it
             counted = sum(prompt + completion for _, prompt, completion in await used(at))
             limits = await at.rows("SELECT tokens, reserved_tokens FROM tenant_usage")
             assert limits == [{"tokens": counted, "reserved_tokens": 0}]
+
+
+async def test_an_attempt_that_no_limit_counts_takes_nothing_off_what_others_used(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The limits were cleared before the attempt and set anew during it; its turn gave back what it had not counted."""
+    answers = [asyncio.Event(), asyncio.Event()]
+    steps = [replace(step, after=may.is_set) for step, may in zip((FAILED, OK), answers, strict=True)]
+
+    def play(request: Seen) -> Answer:
+        return steps.pop(0) if "Repeated" in str(request.json["messages"]) else OK
+
+    async with serving(play) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(100_000)})
+        repeated = asyncio.create_task(at.turn((await at.session()).id, "Repeated"))
+        await _until(server, hits=1)
+        await clear_limits(at.rt.database, TENANT)
+        answers[0].set()
+        await _until(server, hits=2)
+        await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(100_000)})
+        await at.turn((await at.session()).id, "Another")
+        answers[1].set()
+        await repeated
+        assert (await list_limits(at.rt.database, TENANT))[0].used == 3 * 14
+
+
+async def _until(server: ScriptedServer, *, hits: int) -> None:
+    async with asyncio.timeout(20):
+        while server.hits < hits:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
 
 
 async def test_a_turn_that_fails_keeps_what_its_attempts_cost(database_url: str, tmp_path: Path) -> None:

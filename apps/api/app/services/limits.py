@@ -89,12 +89,12 @@ class Repeats:
         self._counted = 0
 
     async def are_allowed(self) -> bool:
-        """Whether the limits allow one more attempt, which is then counted."""
+        """Whether the limits, if there are any, allow one more attempt, which they then count."""
         try:
-            await _count_use(self._rt, self._session_id, self._most, ANOTHER_CALL)
+            counted = await _count_use(self._rt, self._session_id, self._most, ANOTHER_CALL)
         except (LimitExceeded, RetryLater):
             return False
-        self._counted += 1
+        self._counted += counted is not None  # without limits by now nothing is
         return True
 
     def beyond_counted(self, used: CallUse) -> CallUse:
