@@ -91,6 +91,31 @@ async def test_a_turn_costs_what_its_calls_cost_at_the_makers_prices_its_summary
             assert float(line.removeprefix(name)) == pytest.approx(float(calls * call))
 
 
+async def test_a_call_that_reports_no_usage_leaves_the_known_costs_of_the_others(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The cost was that of the summary alone: one unknown cost had made that of all calls of the model unknown."""
+
+    def answer(seen: Seen) -> Answer:
+        if is_summary(seen) or "Point 9" not in str(seen.json["messages"][-1]):
+            return OPENAI.whole(ModelReply("Noted."))
+        of_the_ninth.append(seen)
+        if len(of_the_ninth) == 1:
+            return OPENAI.whole(ModelReply("Half of it", stop="error"))
+        return Answer({**OPENAI.answer(ModelReply("Noted.")), "usage": None})
+
+    of_the_ninth = list[Seen]()
+    async with sold_by(database_url, tmp_path, OPENAI, "gpt-4o-mini", answer) as at:
+        session = await at.session(policy={"summary_call": "separate"})
+        for number in range(1, 9):
+            await at.turn(session.id, f"Point {number}. {LONG}")
+        turn = (await at.turn(session.id, f"Point 9. {LONG}")).turn
+        assert len(of_the_ninth) == 2
+        assert turn.cost_usd == 2 * OPENAI_CALL
+        used = await at.rows("SELECT sum(cost_usd) AS usd FROM usage_records WHERE turn_id = :id", id=turn.id)
+        assert used == [{"usd": turn.cost_usd}]
+
+
 @pytest.mark.parametrize("held", ["summary", "turn"])
 async def test_a_turn_that_another_process_cancels_costs_what_was_called_before_that(
     database_url: str, tmp_path: Path, held: str

@@ -2835,7 +2835,7 @@ export interface components {
             completion_tokens: number | null;
             /**
              * Cost Usd
-             * @description Of all its calls, including summaries; null if no price is known.
+             * @description Of its calls, including summaries, as far as known; null if none is.
              */
             cost_usd: number | null;
             /** Idempotency Key */
@@ -5064,7 +5064,7 @@ export interface components {
             completion_tokens: number | null;
             /**
              * Cost Usd
-             * @description Of all its calls, including summaries; null if no price is known.
+             * @description Of its calls, including summaries, as far as known; null if none is.
              */
             cost_usd: number | null;
             /** Idempotency Key */

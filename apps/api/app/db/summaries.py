@@ -15,7 +15,7 @@ from app.db.sql import CLOCK, listed, of_session, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import Limits, Scope
-from app.domain.prices import total_usd
+from app.domain.prices import usd_of_rows
 from app.domain.stored import NewSummary, StoredSummary, summary_lists
 from app.domain.types import (
     SUMMARY_LISTS,
@@ -213,7 +213,7 @@ async def store_attempt(
         fence=claim.fence if claim else None,
         previous_id=new.previous_summary_id if new else None,
         summaries=[values_of(new, "status", "created_at")] if new else (),
-        cost_usd=total_usd([usage["cost_usd"] for usage in note.usages]) if note.usages else None,
+        cost_usd=usd_of_rows(note.usages),
         **values_of(note),
     )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from decimal import Decimal
 
 from app.domain.frozen import described, frozen
-from app.domain.types import Usage
+from app.domain.types import JsonObject, Usage
 
 _PER_MILLION = Decimal(1_000_000)
 
@@ -49,6 +49,12 @@ def total_usd(costs: Collection[Decimal | None]) -> Decimal | None:
     """The exact sum; None if one of the costs is unknown."""
     known = [cost for cost in costs if cost is not None]
     return sum(known, Decimal(0)) if len(known) == len(costs) else None
+
+
+def usd_of_rows(usages: Iterable[JsonObject]) -> Decimal | None:
+    """The sum of the known costs of usage rows; None if none is known."""
+    known = [used["cost_usd"] for used in usages if used["cost_usd"] is not None]
+    return sum(known, Decimal(0)) if known else None
 
 
 def _cost(tokens: int, price_usd: float | None) -> Decimal | None:

@@ -96,7 +96,7 @@ class TurnOut(answer_of(TurnRecord)):
     """A turn. `error` is the error that it ended with; token counts are the provider's."""
 
     tool_calls: list[StoredCall]
-    cost_usd: float | None = Field(description="Of all its calls, including summaries; null if no price is known.")
+    cost_usd: float | None = Field(description="Of its calls, including summaries, as far as known; null if none is.")
 
 
 class ListedTurnOut(TurnOut):

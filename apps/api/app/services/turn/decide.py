@@ -223,7 +223,6 @@ async def _try_summary(
         }
     record.summary = record.summary or attempt.summary
     record.found_summary_in_progress |= attempt.failure == IN_PROGRESS
-    record.has_unknown_costs |= attempt.usage is not None and attempt.cost_usd is None
     if attempt.summary is None:
         await record.check_held()
     return attempt

@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
-from decimal import Decimal
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -31,7 +30,7 @@ from app.domain.errors import (
     TurnLost,
 )
 from app.domain.frozen import replace
-from app.domain.prices import total_usd
+from app.domain.prices import usd_of_rows
 from app.domain.stored import message_row
 from app.domain.types import (
     Completion,
@@ -97,9 +96,8 @@ class Record:
 
     `model_alias` is the model that is to be called now, `summary` the first summary that was made before a call.
     `found_summary_in_progress` is true when a summary was due that another process or a background task was making.
-    `has_unknown_costs` is true when a summary was made at a price that is not known. `repeats` is None without limits.
-    `read` are the pages that the turn's look-backs have read since the claim. `stopped_usages` has what the attempts of
-    a cancelled call used.
+    `repeats` is None without limits. `read` are the pages that the turn's look-backs have read since the claim.
+    `stopped_usages` has what the attempts of a cancelled call used.
     """
 
     def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
@@ -119,7 +117,6 @@ class Record:
         self.model_alias = turn.rows.model.alias
         self._sent: TurnPlan | None = None
         self.summary: Summary | None = None
-        self.has_unknown_costs = False
         self.found_summary_in_progress = False
         self.read: Read = ()
         self.stopped_usages: tuple[Usage, ...] = ()
@@ -321,9 +318,6 @@ class Record:
 
     async def _end(self, status: TurnStatus, *, patience_s: float | None = None, **fields: Any) -> TurnRecord:
         """Runs transaction two with all that was recorded, and reports the turn's metrics. Raises as `store_end`."""
-        costs: list[Decimal | None] = [used["cost_usd"] for used in self.usages]  # summaries' are stored with these
-        if self._unreported_rounds or self.has_unknown_costs:
-            costs.append(None)
         if self.repeats and status is not TurnStatus.CANCELLED:  # whoever cancels a turn releases what it reserved
             # Limits count further calls of the same claim separately (`services/limits.py`).
             of_call = [used for used in self.usages if used["round"] == self._first_round]
@@ -335,7 +329,7 @@ class Record:
         blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
         alias = self._sent.model.alias if self._sent else self.model_alias
         recorded = (self.steps.rows, self._audits, blocks)
-        cost_usd = total_usd(costs) if costs else None
+        cost_usd = usd_of_rows(self.usages)  # that of a summary is stored with it
         end = TurnEnd(status, alias, *recorded, usages=self.usages, cost_usd=cost_usd, **fields)
         with self.rt.tracer.span("settle") as span:
             turn = await store_end(self.rt, self.turn.claim, end, patience_s=patience_s)

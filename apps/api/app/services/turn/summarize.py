@@ -18,7 +18,7 @@ from app.db.driver import UniqueViolated
 from app.db.summaries import AttemptNote
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound
 from app.domain.frozen import frozen, replace, values_of
-from app.domain.prices import total_usd
+from app.domain.prices import usd_of_rows
 from app.domain.stored import NewSummary
 from app.domain.types import (
     OPEN_STATUSES,
@@ -164,7 +164,7 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
         chunks=len(summarizer.calls),
         failure=failure if stored or summary is None else STALE,
         usage=usage,
-        cost_usd=total_usd([row["cost_usd"] for row in summarizer.used]) if summarizer.calls else None,
+        cost_usd=usd_of_rows(summarizer.used),
         choice=choice,
     )
 
