@@ -409,6 +409,9 @@ def test_keys_and_tenants_hold_here_as_elsewhere(database_url: str, tmp_path: Pa
         with openai_at(at.address) as nobody, pytest.raises(openai.AuthenticationError) as refused:
             nobody.chat.completions.create(model="main", messages=[user("Hi")])
         assert refused.value.code == "invalid_api_key"
+        with openai_at(at.address) as nobody, pytest.raises(openai.AuthenticationError) as unlisted:
+            nobody.models.list()
+        assert (unlisted.value.code, str(unlisted.value)) == (refused.value.code, str(refused.value))
         with openai_at(at.address, bert) as other, pytest.raises(openai.NotFoundError) as unknown:
             other.chat.completions.create(
                 model="main", messages=[user("Hi")], extra_headers={"X-Session-Id": session_id}

@@ -345,6 +345,17 @@ async def test_something_else_at_the_address_is_reported_and_nothing_of_it_repea
 
 
 @ALL
+async def test_a_problem_that_has_openais_error_too_keeps_its_own_code_and_title(kind: Kind) -> None:
+    error = {"message": "Unknown.", "type": "authentication_error", "param": None, "code": "invalid_api_key"}
+    problem = {"title": "A key", "status": 401, "detail": "Unknown.", "code": "unauthenticated", "error": error}
+    with threaded_serving(Answer(problem, status=401)) as server:
+        async with talker(kind, _root(server.base_url)) as at:
+            with pytest.raises(Problem) as refused:
+                await at.call("get_models")
+            assert (refused.value.code, refused.value.title) == ("unauthenticated", "A key")
+
+
+@ALL
 async def test_a_stream_from_something_else_is_reported_and_the_message_is_not_posted_again(kind: Kind) -> None:
     for body in (b"<html>\n\n<body>a secret page</body></html>", b"[" * 100_000):
         with threaded_serving(Answer(body, content_type="text/html")) as server:

@@ -140,7 +140,7 @@ def error_of(reply: Reply, retry_after_s: float | None) -> Problem | UnexpectedA
     except (ValueError, RecursionError):
         value = None
     document = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    if isinstance(document.get("error"), dict):  # OpenAI's form
+    if "code" not in document and isinstance(document.get("error"), dict):  # OpenAI's form alone
         document = {**document["error"], "detail": document["error"].get("message")}
     if "code" in document:
         return problem_of(reply.status, document, retry_after_s)

@@ -66,7 +66,8 @@ export function refusalOf(reply: Reply, retryAfterS: number | null): Problem | U
   const value = parsed(reply.text);
   let document = (typeof value === "object" && value !== null ? value : {}) as Record<string, unknown>;
   const inner = document["error"] as Record<string, unknown> | null | undefined;
-  if (typeof inner === "object" && inner !== null) document = { ...inner, detail: inner["message"] }; // OpenAI's form
+  const isOpenAIs = !("code" in document) && typeof inner === "object" && inner !== null;
+  if (isOpenAIs) document = { ...inner, detail: inner["message"] };
   if ("code" in document) return problemOf(reply.status, document, retryAfterS);
   if (reply.status >= 400) return problemOf(reply.status, { title: "Not answered by Plimsoll" }, retryAfterS);
   return new UnexpectedAnswer("The answer is not the expected one", reply.status);
