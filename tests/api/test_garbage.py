@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 import struct
@@ -184,6 +185,15 @@ def test_a_body_that_does_not_say_it_is_json_is_a_415(client: httpx.Client, sid:
             headers = [] if content_type is None else [(b"content-type", content_type.encode("latin-1"))]
             answer = client.request(method, path.format(sid=sid, tid=sid), content=b'{"content": "a"}', headers=headers)
             assert_problem(answer, 415, "unsupported_media_type")
+    assert_nothing_stored(client, sid)
+
+
+def test_a_compressed_body_is_a_415_that_says_so(client: httpx.Client, sid: str) -> None:
+    compressed = gzip.compress(b'{"content": "a"}')
+    for method, path in BODY_ROUTES:
+        headers = {"content-type": "application/json", "content-encoding": "gzip"}
+        answer = client.request(method, path.format(sid=sid, tid=sid), content=compressed, headers=headers)
+        assert "Content-Encoding" in assert_problem(answer, 415, "unsupported_media_type")["detail"]
     assert_nothing_stored(client, sid)
 
 

@@ -356,3 +356,5 @@ def _check_is_json(exchange: Exchange) -> None:
         raise InvalidRequest("The body is empty; send a JSON object.", ("body",))
     if not _JSON_TYPE.fullmatch(exchange.headers.get(b"content-type", b"")):
         raise _NotJson("Send JSON with the header Content-Type: application/json.")
+    if exchange.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise _NotJson("Compressed bodies are not read; send the body without a Content-Encoding.")
