@@ -158,7 +158,19 @@ def test_a_stream_that_breaks_ends_as_failed_and_keeps_what_had_come(database_ur
         assert failed["output"][0]["status"] == "incomplete"
         stored = at.client.responses.retrieve(failed["id"])
         assert (stored.status, stored.error and stored.error.message) == ("failed", failed["error"]["message"])
+        assert [item.to_dict() for item in stored.output] == failed["output"]
         assert len(at.turns(sessions(at)[0]["id"])) == 1
+
+
+def test_a_response_that_is_cancelled_keeps_what_had_come(database_url: str, tmp_path: Path) -> None:
+    piece = b'data: {"choices": [{"index": 0, "delta": {"content": "Kept"}}]}\n\n'
+    with chat_service(database_url, tmp_path, Stream((piece, piece), pause_s=30)) as at:
+        with at.client.responses.create(model="main", input="Go", stream=True) as stream:
+            created = next(event.response for event in stream if event.type == "response.created")
+            assert next(event.delta for event in stream if event.type == "response.output_text.delta") == "Kept"
+            cancelled = at.client.responses.cancel(created.id)
+        assert (cancelled.status, cancelled.output_text) == ("cancelled", "Kept")
+        assert at.client.responses.retrieve(created.id) == cancelled
 
 
 def test_what_is_refused_before_it_begins_is_no_stream(database_url: str, tmp_path: Path) -> None:

@@ -69,10 +69,13 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
         return _reply(found.ref, found.turn_seq, found.summary_id, found.model_alias, completion, found.form)
     if is_running(found):
         return ResponseOutcome("in_progress", found.model_alias)
-    if found.turn_status is TurnStatus.CANCELLED and found.is_last_of_turn:
-        return ResponseOutcome("cancelled", found.model_alias)
     stored = found.error if found.is_last_of_turn else None
-    return ResponseOutcome("failed", found.model_alias, error=response_error(stored and problems.complete(stored)))
+    streamed: str | None = stored.get("partial_output") if stored else None
+    output = (text_item(found.ref, streamed, "incomplete", is_refusal=False),) if streamed else ()
+    if found.turn_status is TurnStatus.CANCELLED and found.is_last_of_turn:
+        return ResponseOutcome("cancelled", found.model_alias, output)
+    error = response_error(stored and problems.complete(stored))
+    return ResponseOutcome("failed", found.model_alias, output, error=error)
 
 
 def _compaction(form: JsonObject, ref: ResponseRef, turn_seq: int, summary_id: SummaryId | None) -> list[JsonObject]:

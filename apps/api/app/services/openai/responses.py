@@ -96,7 +96,8 @@ async def _after(rt: Runtime, tenant_id: TenantId, previous: ResponseRef, chat: 
     if found.reply is None:
         if is_running(found):
             raise TurnInProgress("The previous response is still in progress.")
-        raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
+        reason = "The previous response failed or was cancelled; there is no output to go on with."
+        raise InvalidRequest(reason, ("body", "previous_response_id"))
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if chat.is_kept and found.ends_session and found.turn_status in ANSWERED_STATUSES:
         return Target(session, replace(chat, after_message_seq=found.last_message_seq))
