@@ -137,7 +137,10 @@ def test_a_server_that_refuses_custom_tools_gets_them_as_functions(database_url:
         assert len(at.model.seen) == 3
 
 
-CHAT_PATCH: Any = {"type": "custom", "custom": {"name": "apply_patch", "description": "Changes files."}}
+CHAT_PATCH: Any = {
+    "type": "custom",
+    "custom": {"name": "apply_patch", "description": "Changes files.", "format": {"type": "text"}},
+}
 CHAT_LOOK_UP: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
 
 

@@ -1959,7 +1959,8 @@ export interface components {
             name: string;
             /** Description */
             description?: string | null;
-            format?: components["schemas"]["GrammarFormat"] | null;
+            /** Format */
+            format?: (components["schemas"]["GrammarFormat"] | components["schemas"]["TextFormat"]) | null;
         } & {
             [key: string]: unknown;
         };
@@ -2323,8 +2324,8 @@ export interface components {
         /** GrammarFormat */
         GrammarFormat: {
             /**
-             * Type
-             * @constant
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
              */
             type: "grammar";
             grammar: components["schemas"]["Grammar"];
@@ -4561,6 +4562,14 @@ export interface components {
             data: string;
         } & {
             [key: string]: unknown;
+        };
+        /** TextFormat */
+        TextFormat: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "text";
         };
         /** TextPart */
         TextPart: {

@@ -85,10 +85,14 @@ class GrammarFormat(Open):
     grammar: Grammar
 
 
+class TextFormat(In):
+    type: Literal["text"]
+
+
 class CustomTool(Open):
     name: Name
     description: str | None = None
-    format: GrammarFormat | None = None
+    format: Annotated[GrammarFormat | TextFormat, Field(discriminator="type")] | None = None
 
 
 class ChatCustomToolIn(Open):
