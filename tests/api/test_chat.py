@@ -12,7 +12,7 @@ import pytest
 
 from app.engine.window.plan import assert_tool_pairing
 from tests.api.chatting import TOOLS, chat_service, openai_at, say
-from tests.api.conftest import new_session
+from tests.api.conftest import assert_problem, new_session
 from tests.api.test_auth import make_key
 from tests.providers.server import Answer
 
@@ -400,6 +400,14 @@ def test_a_providers_overflow_that_outlasts_the_reactions_is_the_same_400(databa
             at.client.chat.completions.create(model="main", messages=[user("Hi")])
         assert refused.value.code == "context_length_exceeded"
         assert "maximum context length" in refused.value.message
+
+
+def test_a_base_url_without_v1_is_told_so(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path) as at, openai_at(at.address) as client:
+        lost = client.with_options(base_url=at.address)
+        with pytest.raises(openai.NotFoundError, match="begin with one /v1"):
+            lost.chat.completions.create(model="main", messages=[user("Hi")])
+        assert_problem(at.http.post("/chat/completions"), 404, "not_found")
 
 
 def test_keys_and_tenants_hold_here_as_elsewhere(database_url: str, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def answer(
     elif is_openai_path(of_path):
         body, own = {"error": error_of(of_path, problem)}, {}
     else:
-        body = problem | ({"error": error_of(of_path, problem)} if of_path == _MODELS_PATH else {})
+        body = problem if _has_another_shape(of_path) else problem | {"error": error_of(of_path, problem)}
         return Response(orjson.dumps(body), problem["status"], headers, PROBLEM_JSON)
     code = _code(problem, status_of(problem))
     retry = {} if code == _RATE_LIMITED or _kind_of(code).should_retry else {"x-should-retry": "false"}
@@ -171,8 +171,6 @@ def headers_of(error: PlimsollError) -> dict[str, str]:
 
 _FIELDS: Mapping[str, str] = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 """The field of the body that holds the messages, by path; `input` on other paths, but `items` of conversations."""
-_MODELS_PATH = "/v1/models"
-"""All clients list models here. Its problems have OpenAI's `error` too, which both vendors' clients read."""
 _OTHERS = ("/v1/sessions", "/v1/policies", "/v1/events", "/v1/search", "/v1/messages")
 OVERFLOWS = frozenset({"context_budget_exceeded", "provider_context_overflow"})
 """Codes of problems that mean that the prompt is too long."""
@@ -183,8 +181,13 @@ _TYPES: Mapping[int, str] = {401: "authentication_error", 409: "conflict_error",
 
 def is_openai_path(path: str) -> bool:
     """Whether the clients of this path expect OpenAI's error shape: all of `/v1` except paths with another one."""
-    other = path == _MODELS_PATH or any(path == other or path.startswith(f"{other}/") for other in _OTHERS)
-    return path.startswith("/v1/") and not other
+    return path.startswith("/v1/") and path != "/v1/models" and not _has_another_shape(path)
+
+
+def _has_another_shape(path: str) -> bool:
+    """Whether no client of this path expects OpenAI's `error`. All clients list models, and one whose base URL lacks
+    `/v1` asks for `/chat/completions`: there a problem has it as a member, which both vendors' clients read."""
+    return any(path == other or path.startswith(f"{other}/") for other in _OTHERS)
 
 
 def members_of(problem: JsonObject) -> JsonObject:
