@@ -8,7 +8,7 @@ errs on the high side: too high an estimate wastes a little of the window, too l
 - **Small prompts are ignored.** Under 256 tokens most of the reported tokens are the provider's own template.
 - **Reports of less than half our estimate are ignored.** No tokenizer is that much better: such servers leave out
   cached tokens, or count only the last message.
-- **One turn has little effect.** Its ratio is capped at 3, and it changes the mean by at most a tenth, and by less if
+- **One call has little effect.** Its ratio is capped at 3, and it changes the mean by at most a tenth, and by less if
   the prompt is smaller than 2,048 tokens.
 - **The spread is added**, up to a twentieth. The mean alone would underestimate every second prompt.
 - **Below 1 only after 16,384 tokens.** Allowing larger prompts requires certainty, requiring smaller ones does not.

@@ -258,7 +258,7 @@ def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
 
 
 def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate, *, with_handles: bool) -> list[Shortening]:
-    """The piece's long texts, shortened: results of an answered tool group, or texts larger than the whole budget."""
+    """The piece's long texts, shortened: those of an answered tool group, or texts larger than the whole budget."""
     long_results = piece.kind == "tool_group" and piece.answered
     longest = LONG_TOOL_RESULT_TOKENS if long_results else input_budget
     long = (item for item in piece.items if item.tokens > longest)
