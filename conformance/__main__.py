@@ -88,7 +88,6 @@ def _environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.lower().endswith("_proxy")
         and not name.startswith(("OPENAI_", "ANTHROPIC_", "PLIMSOLL_", "PYTHONPATH"))
-        and not name.startswith(("OPENAI_", "ANTHROPIC_", "PLIMSOLL_", "PYTHONPATH"))
     }
     quiet = {"OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false", "HAYSTACK_TELEMETRY_ENABLED": "False"}
     return kept | quiet | {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OTEL_SDK_DISABLED": "true"}
