@@ -111,7 +111,7 @@ class ToolOutputsMismatch(InvalidRequest):
 
     def __init__(self, missing: list[str], unknown: list[str], where: tuple[str, ...]) -> None:
         reasons = [f"{len(missing)} of the open calls have no output"] if missing else []
-        reasons += [f"{len(unknown)} of the outputs answer no open call"] if unknown else []
+        reasons += [f"{len(unknown)} of the outputs answer no open call, or one that has an output"] if unknown else []
         super().__init__(f"The outputs must answer exactly the open calls: {'; '.join(reasons)}.", where)
         self.missing = missing
         self.unknown = unknown
