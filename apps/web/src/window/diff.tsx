@@ -96,7 +96,7 @@ function blocksOf(prompt: Prompt): Block[] {
     const row = prompt.layout[at];
     if (!row) return [];
     const text = wholeText(message);
-    return [{ key: `${row.region} ${message.role} ${text}`, text, role: message.role, row }];
+    return [{ key: `${message.role} ${text}`, text, role: message.role, row }];
   });
 }
 
