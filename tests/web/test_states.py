@@ -13,6 +13,18 @@ from tests.api.conftest import new_session
 from tests.web.conftest import open_page
 
 _POSTS = "**/v1/sessions/*/turns"
+# The first stream of events is one whose connection was lost unnoticed: after its beginning nothing more comes.
+_FALLS_SILENT = r"""
+const own = fetch;
+let isFirst = true;
+window.fetch = (address, ...rest) => {
+  if (!isFirst || !String(address).endsWith("/v1/events")) return own(address, ...rest);
+  isFirst = false;
+  const ready = new TextEncoder().encode('event: stream.ready\ndata: {"open": []}\n\n');
+  const body = new ReadableStream({ start: (to) => to.enqueue(ready) });
+  return Promise.resolve(new Response(body, { headers: { "content-type": "text/event-stream" } }));
+};
+"""
 
 
 @pytest.mark.parametrize(
@@ -61,6 +73,17 @@ async def test_a_stream_that_breaks_off_before_its_turn_is_known_is_reported_in_
     await page.get_by_role("button", name="Send").click()
     await expect(page.get_by_role("alert")).to_contain_text("The connection was lost before the answer was complete.")
     await expect(page.get_by_label("Message", exact=True)).to_have_value("Hello")
+
+
+async def test_a_stream_that_fell_silent_is_opened_again(page: Page, api: httpx.Client) -> None:
+    await page.clock.install()
+    await page.add_init_script(_FALLS_SILENT)
+    await page.reload()
+    await expect(page.locator(".live.on")).to_be_visible()
+    sid = new_session(api)
+    api.post(f"/v1/sessions/{sid}/turns", json={"content": "Said meanwhile"}).raise_for_status()
+    await page.clock.fast_forward(60_001)
+    await expect(page.get_by_role("link", name="Said meanwhile")).to_be_visible()
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,13 @@ export interface ServerEvent {
   data: unknown;
 }
 
-/** Server-sent events over fetch, since EventSource can send no Authorization header. */
+/** The service says every 15 seconds (`PLIMSOLL_HEARTBEAT_S`) that it is still there. */
+const LONGEST_SILENCE_MS = 60_000;
+
+/**
+ * Server-sent events over fetch, since EventSource can send no Authorization header. A connection that was lost unnoticed,
+ * as while a laptop slept, ends the stream: it would stay open and silent for ever.
+ */
 export async function* events(path: string, options: Options = {}): AsyncGenerator<ServerEvent> {
   const answer = await send(path, { ...options, headers: { ...options.headers, Accept: "text/event-stream" } });
   if (!(answer.headers.get("content-type") ?? "").startsWith("text/event-stream") || answer.body === null) {
@@ -131,7 +137,8 @@ export async function* events(path: string, options: Options = {}): AsyncGenerat
   let pending = "";
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const silence = setTimeout(() => void reader.cancel(), LONGEST_SILENCE_MS);
+      const { done, value } = await reader.read().finally(() => clearTimeout(silence));
       if (done) return;
       pending += value;
       const blocks = pending.split("\n\n");
