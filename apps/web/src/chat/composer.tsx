@@ -83,6 +83,7 @@ export function Composer({ sessionId, models, alias, disabled, edit, onSend, onC
 
   function submit(event: Event) {
     event.preventDefault();
+    field.current?.focus(); // "Send" cannot be pressed any more, and would lose the focus
     void send();
   }
 

@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { Summary, SummaryItem } from "../types";
 
 export const LISTS = [
@@ -23,6 +23,8 @@ interface Props {
 export function EditSummary({ summary, onSave, onLeave }: Props) {
   const [text, setText] = useState(summary.summary_text);
   const [lists, setLists] = useState<Record<ListName, SummaryItem[]>>(summary);
+  const field = useRef<HTMLTextAreaElement>(null);
+  useEffect(() => field.current?.focus(), []);
   const edit = editOf(summary, text, lists);
   const change = (name: ListName, at: number, value: string) => {
     const items = [...lists[name]];
@@ -39,7 +41,7 @@ export function EditSummary({ summary, onSave, onLeave }: Props) {
     >
       <label>
         Text
-        <textarea rows={6} value={text} onInput={(event) => setText(event.currentTarget.value)} />
+        <textarea ref={field} rows={6} value={text} onInput={(event) => setText(event.currentTarget.value)} />
       </label>
       {LISTS.map(({ name, title }) => (
         <fieldset key={name}>

@@ -8,6 +8,7 @@ import type { Summary, SummaryItem } from "../types";
 import { type Coverage, turnsOf } from "./coverage";
 import { EditSummary, LISTS, type SummaryEdit } from "./edit-summary";
 import { Failure } from "../ui/failure";
+import { useKeptFocus } from "../ui/kept-focus";
 
 const MOST_SOURCES = 100;
 const MOST_CHARACTERS = 2000;
@@ -29,6 +30,7 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, onUndo,
   const active = summary.status === "active";
   const [open, setOpen] = useState(active);
   const [editing, setEditing] = useState(false);
+  const heading = useKeptFocus<HTMLHeadingElement>(`${active} ${editing}`);
   const kept = LISTS.reduce((sum, { name }) => sum + summary[name].filter((item) => item.kept).length, 0);
   const title = coverage ? turnsOf(coverage) : "older turns";
   return (
@@ -37,7 +39,7 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, onUndo,
       aria-label={`Summary of ${title}, ${summary.status}`}
     >
       <div class="summary-head">
-        <h3>
+        <h3 ref={heading} tabIndex={-1}>
           {title} <span class={`status ${summary.status}`}>{summary.status}</span>
         </h3>
         <span class="number">{tokens(summary.token_estimate)} tokens</span>

@@ -11,3 +11,14 @@ export function useKeptFocus<T extends HTMLElement>(change: unknown) {
   }, [change]);
   return own;
 }
+
+/** A button that cannot be pressed while it works loses the focus: it has it again once it can, if nothing else does. */
+export function keepFocusOfButtons(): void {
+  let lost: HTMLButtonElement | null = null;
+  document.addEventListener("focusout", ({ target }) => {
+    lost = target instanceof HTMLButtonElement && target.disabled ? target : null;
+  });
+  new MutationObserver(() => {
+    if (lost && !lost.disabled && document.activeElement === document.body) lost.focus({ preventScroll: true });
+  }).observe(document.body, { subtree: true, attributeFilter: ["disabled"] });
+}
