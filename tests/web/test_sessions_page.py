@@ -46,6 +46,13 @@ async def test_sessions_are_listed_with_their_window_cost_and_state_and_found_by
     await expect(page.get_by_role("row")).to_have_count(2)
     await row.get_by_role("link").click()
     await expect(page.get_by_role("heading", level=1)).to_be_focused()
+    await page.go_back()
+    for reload in (False, True):
+        if reload:
+            await page.reload()
+        await expect(page.get_by_label("Sort by")).to_have_value("window")
+        await expect(page.get_by_role("searchbox", name="Search sessions")).to_have_value("HARVEST")
+        await expect(page.get_by_role("row")).to_have_count(2)
 
 
 async def test_a_turn_that_someone_else_posts_shows_up_without_a_reload(page: Page, api: httpx.Client) -> None:

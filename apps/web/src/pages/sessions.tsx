@@ -9,6 +9,7 @@ import { titleOf } from "../title";
 import type { ModelList, Session, TurnState, WindowFigures } from "../types";
 import { Failure } from "../ui/failure";
 import { Gauge } from "../ui/gauge";
+import { useHistoryState } from "../ui/history-state";
 import { useMaking } from "../ui/making";
 import { useSearchKey } from "../ui/search-key";
 import { useSettled } from "../ui/settled";
@@ -32,10 +33,10 @@ const STATES: readonly TurnState[] = ["completed", "running", "awaiting_tools", 
 
 export function SessionsPage({ models }: { models: ModelList }) {
   const field = useSearchKey();
-  const [typed, setTyped] = useState("");
+  const [typed, setTyped] = useHistoryState("words", "");
   const words = useSettled(typed.trim(), 250);
-  const [sort, setSort] = useState<Sort>("created");
-  const [state, setState] = useState<TurnState | "">("");
+  const [sort, setSort] = useHistoryState<Sort>("sort", "created");
+  const [state, setState] = useHistoryState<TurnState | "">("state", "");
   const making = useMaking();
   const now = useNow(10_000);
   useEffect(() => {
