@@ -436,6 +436,10 @@ async def test_an_imported_session_says_why_it_has_no_prompts_and_what_to_do(
     session = api.post("/v1/sessions/import", json={"messages": pair * 2}).raise_for_status().json()["id"]
     await page.goto(f"{origin}/ui/#/sessions/{session}/window")
     await expect(page.get_by_text("Turn 2 was imported: no prompt was made for it here.")).to_be_visible()
+    card, notice = [await page.locator(each).bounding_box() for each in ("main .card", ".notice")]
+    assert card
+    assert notice
+    assert notice["y"] >= card["y"] + card["height"] + 8
     await page.get_by_role("link", name="Send a message").click()
     await expect(page.get_by_text("It is.", exact=True)).to_have_count(2)
     await expect(page.get_by_title("From the message to the end of the answer")).to_have_count(0)
