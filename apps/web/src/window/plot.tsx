@@ -2,6 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { plural, shortTokens, tokens } from "../format";
 import type { TimelineRange, TimelineTurn } from "../types";
+import { stateWord } from "../ui/state-badge";
 import { happenedIn, kindsIn, MARKS } from "./marks";
 import { countedRegions, STACK } from "./regions";
 
@@ -290,7 +291,7 @@ function labelOf(range: TimelineRange): string {
     : "no prompt";
   const what =
     first === last
-      ? [`Turn ${first}`, peak.status.replace("_", " "), size]
+      ? [`Turn ${first}`, stateWord(peak.status), size]
       : [`Turns ${first} to ${last}`, `${plural(last - first + 1, "turn")}, the largest ${size}`];
   return [...what, ...happenedIn(range)].join(", ");
 }

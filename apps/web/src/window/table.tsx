@@ -3,6 +3,7 @@ import { dollars, elapsed, tokens } from "../format";
 import { addressOf } from "../router";
 import type { TimelineRange } from "../types";
 import { REGIONS } from "../types";
+import { stateWord } from "../ui/state-badge";
 import { happenedIn } from "./marks";
 import { REGION_NAMES } from "./regions";
 
@@ -82,7 +83,7 @@ function Figures({ sessionId, ranges }: Props) {
                 <td class="number">{peak.prompt_tokens === null ? "–" : tokens(peak.prompt_tokens)}</td>
                 {isPriced && <td class="number">{dollars(peak.cost_usd)}</td>}
                 <td class="number">{elapsed(peak.created_at, peak.completed_at)}</td>
-                <td>{happenedIn(range).join("; ") || peak.status.replace("_", " ")}</td>
+                <td>{happenedIn(range).join("; ") || stateWord(peak.status)}</td>
               </tr>
             );
           })}
