@@ -138,6 +138,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
         {open && (
           <ToolOutputs
             key={`${open.id} ${open.tool_calls.map((each) => each.id).join()}`}
+            turnId={open.id}
             calls={open.tool_calls}
             hidden={stream.running !== null}
             onSend={(outputs) => void stream.postOutputs(open, outputs)}

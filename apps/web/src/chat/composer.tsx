@@ -5,7 +5,7 @@ import { PresetSelect } from "../ui/preset-select";
 
 const drafts = new Map<string, string>();
 
-/** What was typed and not sent, by session, as long as the page is open; with `text` it is kept. */
+/** What was typed and not sent, by session or what else it belongs to, as long as the page is open; with `text` it is kept. */
 export function draftFor(sessionId: string, text?: string): string {
   if (text !== undefined) drafts.set(sessionId, text);
   return drafts.get(sessionId) ?? "";

@@ -1,7 +1,9 @@
 import { useState } from "preact/hooks";
 import type { ToolCall } from "../types";
+import { draftFor } from "./composer";
 
 interface Props {
+  turnId: string;
   calls: ToolCall[];
   /** While they are sent. What was typed stays, in case they are not taken. */
   hidden: boolean;
@@ -10,8 +12,10 @@ interface Props {
 }
 
 /** The turn waits: every call wants an output before the model goes on. */
-export function ToolOutputs({ calls, hidden, onSend, onCancel }: Props) {
-  const [given, setGiven] = useState<Record<string, string>>({});
+export function ToolOutputs({ turnId, calls, hidden, onSend, onCancel }: Props) {
+  const [given, setGiven] = useState<Record<string, string>>(() =>
+    Object.fromEntries(calls.map(({ id }) => [id, draftFor(`${turnId} ${id}`)])),
+  );
 
   function submit(event: Event) {
     event.preventDefault();
@@ -30,7 +34,9 @@ export function ToolOutputs({ calls, hidden, onSend, onCancel }: Props) {
             id={`output-${each.id}`}
             rows={3}
             value={given[each.id] ?? ""}
-            onInput={(event) => setGiven({ ...given, [each.id]: event.currentTarget.value })}
+            onInput={(event) =>
+              setGiven({ ...given, [each.id]: draftFor(`${turnId} ${each.id}`, event.currentTarget.value) })
+            }
           />
         </div>
       ))}

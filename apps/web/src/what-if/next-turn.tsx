@@ -1,5 +1,6 @@
 import { useState } from "preact/hooks";
 import { call } from "../api";
+import { draftFor } from "../chat/composer";
 import { tokens } from "../format";
 import { sentenceOf } from "../resource";
 import type { ModelList, PolicyList, Preview, Session } from "../types";
@@ -17,7 +18,7 @@ interface Props {
 
 /** The next turn as it would be, beside the same turn under another policy or model. Nothing is sent or stored. */
 export function NextTurn({ sessionId, models, policies, session }: Props) {
-  const [text, setText] = useState("");
+  const [text, setText] = useState(() => draftFor(`what-if ${sessionId}`));
   const [overrides, setOverrides] = useState<Overrides>({});
   const [model, setModel] = useState("");
   const [pair, setPair] = useState<Pair | null>(null);
@@ -59,7 +60,7 @@ export function NextTurn({ sessionId, models, policies, session }: Props) {
           rows={2}
           required
           value={text}
-          onInput={(event) => setText(event.currentTarget.value)}
+          onInput={(event) => setText(draftFor(`what-if ${sessionId}`, event.currentTarget.value))}
         />
         <div class="changes">
           <div>
