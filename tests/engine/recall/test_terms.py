@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import unicodedata
 from struct import pack
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -107,3 +109,22 @@ def test_a_word_is_found_in_messages_that_were_stored_with_its_prefix(word: str,
 )
 def test_a_question_gets_its_room_in_any_language(text: str) -> None:
     assert wanted_share(text) > 0.6
+
+
+def test_marks_without_letters_are_sorted_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sorting them takes quadratic time, in a call that blocks all threads."""
+    lengths: list[int] = []
+    normalize = unicodedata.normalize
+
+    def measured(form: Literal["NFC", "NFKD"], text: str) -> str:
+        lengths.append(len(text))
+        return normalize(form, text)
+
+    monkeypatch.setattr(unicodedata, "normalize", measured)
+    marks = "\u0301" * 4_000 + "\u0316" * 4_000
+    assert terms_of(f"Garten {marks} Höhle {marks} Größe") == ["garten", "hohl", "gross"]
+    assert max(lengths) < 1_000
+
+
+def test_letters_that_stand_for_phrases_give_no_more_words_than_a_long_text() -> None:
+    assert len(terms_of("\ufdfa" * 64_000)) < 64_000
