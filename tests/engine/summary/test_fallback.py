@@ -6,6 +6,8 @@ from uuid import UUID
 
 import pytest
 
+from app.domain.extractive import READING, Reading
+from app.domain.sentences import Sentence
 from app.domain.types import Message, MessageId, Summary, SummaryId, Turn, TurnId, TurnStatus
 from app.engine.summary.block import render_summary
 from app.engine.summary.extractive import fallback_summary
@@ -63,3 +65,22 @@ def test_what_lasts_outlives_five_extracts_until_it_is_ended_in_words_of_any_wor
         first, last = turns[0].messages[0], turns[-1].messages[0]
         previous = Summary(SummaryId(UUID(int=number)), body, first.id, last.id, last.seq, "fallback")
     assert shown == [True] * 5 + [later is None]
+
+
+def test_of_many_megabytes_the_longest_messages_are_read_in_part() -> None:
+    """400,000 characters of very short sentences take 7 s of a processor, and an imported session may have 64 MB."""
+    lengths: list[int] = []
+
+    def statements(text: str) -> list[Sentence]:
+        lengths.append(len(text))
+        return [*READING.statements(text[:1_000])]
+
+    turns = (_turn(1, "Some words. " * 100_000), _turn(2), _turn(3, "Other words. " * 200_000))
+    body = fallback_summary(
+        Fold("turn_count", turns, (), None, 100, 1000, _CAP_TOKENS), estimate, Reading(statements, READING.statement)
+    )
+    assert body is not None
+    first, short, last = lengths
+    assert first == last
+    assert short == len(str(turns[1].messages[0].content))
+    assert 999_000 < sum(lengths) < 1_001_000

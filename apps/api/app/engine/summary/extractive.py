@@ -18,6 +18,8 @@ from app.engine.summary.fold import Fold
 
 _CHARS_PER_TOKEN: Final = 4
 _MOST_TRIES: Final = 4
+_MOST_CHARS: Final = 1_000_000
+"""Characters of a fold's messages that are read, about 2 s for prose: an imported session may have 64 MB."""
 _LASTING_SHARE: Final = 0.56
 """Share of the cap that lasting items may always use: that of demands and values in a summary without a model."""
 _NOTHING_STOOD_OUT: Final = "No sentence of the earlier conversation stood out."
@@ -45,7 +47,14 @@ def fallback_summary(fold: Fold, estimate: Estimate, read: Reading = READING, *,
 
 
 def _sources_of(fold: Fold) -> list[SourceText]:
-    return [SourceText(message.id, message.role, text) for message, text in fold.source_texts]
+    """The texts of the fold; if they are longer than `_MOST_CHARS` together, the longest ones end earlier, all at the
+    same length."""
+    room, longest = _MOST_CHARS, 0
+    lengths = sorted([len(text) for _, text in fold.source_texts])
+    for at, length in enumerate(lengths):
+        longest = min(length, room // (len(lengths) - at))
+        room -= longest
+    return [SourceText(message.id, message.role, text[:longest]) for message, text in fold.source_texts]
 
 
 def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBody:
