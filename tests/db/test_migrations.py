@@ -97,7 +97,12 @@ async def test_up_down_up(empty_database_url: str) -> None:
     assert await tables(empty_database_url) >= TABLES
 
 
-async def test_several_processes_at_once_all_succeed(empty_database_url: str) -> None:
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+async def test_several_processes_at_once_all_succeed(
+    postgres_server: str, empty_database_url: str, isolation: str
+) -> None:
+    name = urlsplit(empty_database_url).path[1:]
+    await execute(postgres_server, f"ALTER DATABASE {name} SET default_transaction_isolation = '{isolation}'")
     started = [await _process("upgrade(sys.argv[1])", empty_database_url) for _ in range(3)]
     assert [await process.wait() for process in started] == [0, 0, 0]
     assert await state(empty_database_url) is SchemaState.CURRENT

@@ -72,6 +72,7 @@ async def migration_engine(dsn: str) -> AsyncGenerator[AsyncEngine]:
     engine = create_async_engine(
         "postgresql+asyncpg://",
         poolclass=NullPool,
+        isolation_level="READ COMMITTED",  # with a stricter one, who waited does not see the other's migration
         connect_args={
             "async_creator_fn": connect,
             "prepared_statement_cache_size": 0,
