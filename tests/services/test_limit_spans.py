@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -85,6 +86,19 @@ async def test_a_refusal_says_when_the_span_ends(database_url: str, tmp_path: Pa
         assert resets_at in [f"{_end_of(name, at):%Y-%m-%dT%H:%M:%SZ}" for at in (began_at, ended_at)]
         left = [(datetime.fromisoformat(resets_at) - at).total_seconds() for at in (ended_at, began_at)]
         assert left[0] <= retry_after_s <= left[1] + 1
+
+
+async def test_a_day_has_24_hours_where_the_clocks_of_the_database_change(database_url: str) -> None:
+    began_at = datetime.now(UTC)
+    today = began_at.timetuple().tm_yday - 1
+    zone = f"WINTER0SUMMER,{today}/12,{(today + 100) % 365}/12"
+    async with service(database_url) as at:
+        await at.rows(f"ALTER DATABASE {urlsplit(database_url).path[1:]} SET timezone = '{zone}'")
+    async with service(database_url) as at:
+        await set_limits(at.rt.database, TENANT, {"turns_per_day": Decimal(5)})
+        await at.turn((await at.session()).id, "Hi")
+        (limit,) = await list_limits(at.rt.database, TENANT)
+    assert limit.resets_at in [_end_of("turns_per_day", at) for at in (began_at, datetime.now(UTC))]
 
 
 def _end_of(name: str, at: datetime) -> datetime:

@@ -28,7 +28,7 @@ _STARTS_AT = """CASE WHEN x.span = 'minute' THEN date_trunc('minute', clock.at, 
     WHEN x.span = 'day' THEN date_trunc('day', clock.at, 'UTC')
     WHEN x.span = 'month' THEN date_trunc('month', clock.at, 'UTC') ELSE to_timestamp(0) END"""
 _ENDS_AT = """CASE WHEN {0}.span = 'minute' THEN {0}.starts_at + interval '1 minute'
-    WHEN {0}.span = 'day' THEN {0}.starts_at + interval '1 day'
+    WHEN {0}.span = 'day' THEN {0}.starts_at + interval '24 hours'
     WHEN {0}.span = 'month' THEN (({0}.starts_at AT TIME ZONE 'UTC') + interval '1 month') AT TIME ZONE 'UTC' END"""
 _SUMS = ("turns", "tokens", "usd", "reserved_tokens", "reserved_usd")
 
