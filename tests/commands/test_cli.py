@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -397,7 +398,28 @@ def test_what_cannot_be_printed_is_one_line_and_a_key_whose_secret_nobody_got_is
             reason = "Broken pipe" if where is closed else "No space left on device"
             assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
             assert re.fullmatch(rf"plimsoll: .*{reason}\n", done.stderr)
+    without = shlex.join([*PLIMSOLL, *create]) + " >&-"
+    done = subprocess.run(
+        ["sh", "-c", without],
+        cwd=tmp_path,
+        env=environment(DATABASE_URL=database_url),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (2, []), done.stderr
     assert "lost" not in plimsoll(tmp_path, "keys", "list", DATABASE_URL=database_url).stdout
+
+
+def test_letters_that_the_locale_lacks_are_escaped(tmp_path: Path, database_url: str) -> None:
+    plimsoll(tmp_path, "limits", "set", "Zürich €", "--turns-total", "3", DATABASE_URL=database_url)
+    listed = subprocess.run(
+        [*PLIMSOLL, "limits", "list"],
+        cwd=tmp_path,
+        env=environment(DATABASE_URL=database_url, PYTHONIOENCODING="latin-1"),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert listed.stdout.decode("latin-1").endswith("  Zürich \\u20ac\n")
 
 
 def test_an_address_others_reach_wants_a_key_first(tmp_path: Path, database_url: str) -> None:

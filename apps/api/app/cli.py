@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Annotated, Any, Final
+from io import TextIOWrapper
+from typing import Annotated, Any, Final, cast
 
 import typer
 from typer.core import TyperGroup
@@ -132,6 +133,8 @@ def mcp_command(
 def main() -> None:
     """The console script `plimsoll`."""
     collect_seldom()  # nearly all objects that an import makes stay
+    if sys.stdout is not None:  # a tenant's name may have letters that the locale lacks
+        cast(TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
     try:
         command_line()
     except (OperatorError, PlimsollError, OSError) as error:  # the last where standard output cannot be written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated
@@ -65,6 +66,8 @@ def create_key(
 
 
 def _show(secret: str) -> None:
+    if sys.__stdout__ is None:  # it was closed before this process began
+        raise OperatorError("no key was made, as its secret cannot be printed: standard output is closed")
     try:
         typer.echo(secret)
     except OSError as error:
