@@ -163,11 +163,13 @@ def test_data_of_an_earlier_version_below_the_folder_are_found(tmp_path: Path) -
     assert not (tmp_path / "plimsoll").exists()
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGHUP], ids=lambda sent: sent.name)
 def test_ctrl_c_in_the_terminal_and_closing_it_drain_and_then_stop_the_database(
-    tmp_path: Path, database_url: str, sent: signal.Signals
+    tmp_path: Path, database_url: str, sent: signal.Signals, workers: str
 ) -> None:
-    with inherits_at_hangup(signal.SIG_DFL), serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
+    settings = {"DATABASE_URL": database_url, "PLIMSOLL_WORKERS": workers}
+    with inherits_at_hangup(signal.SIG_DFL), serving(tmp_path, **settings) as (process, printed):
         assert httpx.get(address(printed) + "/healthz", timeout=PATIENCE_S).status_code == 200
         process.send_signal(sent)
         process.wait(timeout=PATIENCE_S)
@@ -175,10 +177,14 @@ def test_ctrl_c_in_the_terminal_and_closing_it_drain_and_then_stop_the_database(
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-def test_under_nohup_a_closed_terminal_changes_nothing(tmp_path: Path, database_url: str) -> None:
-    with inherits_at_hangup(signal.SIG_IGN), serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_under_nohup_a_closed_terminal_changes_nothing(tmp_path: Path, database_url: str, workers: str) -> None:
+    settings = {"DATABASE_URL": database_url, "PLIMSOLL_WORKERS": workers}
+    with inherits_at_hangup(signal.SIG_IGN), serving(tmp_path, **settings) as (process, printed):
+        before = _workers_of(process)
         process.send_signal(signal.SIGHUP)
         time.sleep(1)
+        assert _workers_of(process) == before
         assert httpx.get(address(printed) + "/readyz", timeout=PATIENCE_S).status_code == 200
     assert process.returncode == 0
 

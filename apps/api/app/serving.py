@@ -197,7 +197,10 @@ class _Workers(Multiprocess):
     check_s = 0.5
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket, welcome: str) -> None:
+        hangup = signal.getsignal(signal.SIGHUP)
         super().__init__(config, sockets=[listener])
+        if hangup is signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, hangup)
         self._welcome = welcome
         self._signalled, wakes = socket.socketpair()
         wakes.setblocking(False)
@@ -213,6 +216,9 @@ class _Workers(Multiprocess):
             self.keep_subprocess_alive()
         self.terminate_all()
         self.join_all()
+
+    def handle_hup(self) -> None:
+        self.handle_term()  # uvicorn would start other workers, without a terminal
 
     def init_processes(self) -> None:
         super().init_processes()
