@@ -556,6 +556,7 @@ def test_limits_of_a_tenant_are_set_listed_and_cleared(tmp_path: Path, database_
         return plimsoll(tmp_path, "limits", *arguments, DATABASE_URL=database_url)
 
     assert limits("set", "acme").returncode == 2
+    assert limits("set", "a\nb", "--turns-total", "1").returncode == 2
     done = limits("set", "acme", "--turns-per-minute", "60", "--usd-per-month", "12.5")
     assert (done.returncode, done.stdout) == (0, "acme: turns_per_minute 60, usd_per_month 12.5\n")
     listed = limits("list").stdout

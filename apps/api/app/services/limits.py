@@ -35,8 +35,8 @@ class TenantLimit:
 
 async def set_limits(database: Database, tenant_id: TenantId, values: Mapping[str, Decimal]) -> None:
     """Sets these limits from now on; the tenant's other limits are kept. Raises `InvalidRequest`."""
-    if not tenant_id.strip():
-        raise InvalidRequest("A tenant has a name.", ("tenant",))
+    if not tenant_id.strip() or not tenant_id.isprintable():
+        raise InvalidRequest("A tenant has a name of printable characters.", ("tenant",))
     for name, value in values.items():
         digits = _USD_DIGITS if LIMITS[name][0] == "usd" else 0
         if not (value.is_finite() and 0 <= value <= _LARGEST and value == round(value, digits)):
