@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -108,54 +110,50 @@ async def test_several_at_once_in_one_process_all_succeed(empty_database_url: st
     assert await state(empty_database_url) is SchemaState.CURRENT
 
 
-async def _until_one_waits(connection: Any) -> None:
-    for _ in range(1000):
-        if await connection.fetchval(
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database ="
-            " (SELECT oid FROM pg_database WHERE datname = current_database())"
-        ):
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it does not wait for the lock")
+@asynccontextmanager
+async def _one_that_waits(server: str, url: str, **settings: str) -> AsyncGenerator[tuple[Any, asyncio.Task[None]]]:
+    """An upgrade of a database with these settings, which waits for another migration, and the other's connection. At
+    the end the other one commits, and the upgrade goes on."""
+    for setting, value in settings.items():
+        await execute(server, f"ALTER DATABASE {urlsplit(url).path[1:]} SET {setting} = '{value}'")
+    connection = await cast(Any, asyncpg).connect(url)
+    try:
+        async with connection.transaction(isolation="read_committed"):
+            await connection.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
+            waiting = asyncio.create_task(upgrade(url))
+            for _ in range(1000):
+                if await connection.fetchval(
+                    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database ="
+                    " (SELECT oid FROM pg_database WHERE datname = current_database())"
+                ):
+                    break
+                await asyncio.sleep(0.01)
+            else:
+                pytest.fail("it does not wait for the lock")
+            yield connection, waiting
+        await waiting
+    finally:
+        await connection.close()
 
 
 async def test_who_waited_for_another_sees_its_migration_whatever_the_isolation_of_the_database(
     postgres_server: str, empty_database_url: str
 ) -> None:
     """The revision is read before the lock is taken, which fixes what a stricter isolation sees."""
-    name = urlsplit(empty_database_url).path[1:]
-    await execute(postgres_server, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
-    connection = await cast(Any, asyncpg).connect(empty_database_url)
-    try:
-        async with connection.transaction(isolation="read_committed"):
-            await connection.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
-            waiting = asyncio.create_task(upgrade(empty_database_url))
-            await _until_one_waits(connection)
-            await connection.execute("CREATE TABLE alembic_version (version_num text PRIMARY KEY)")
-            newest = max(file.stem for file in (migrations() / "versions").glob("*.py"))
-            await connection.execute("INSERT INTO alembic_version VALUES ($1)", newest)
-        await waiting
-    finally:
-        await connection.close()
+    stricter = {"default_transaction_isolation": "serializable"}
+    async with _one_that_waits(postgres_server, empty_database_url, **stricter) as (other, _):
+        await other.execute("CREATE TABLE alembic_version (version_num text PRIMARY KEY)")
+        newest = max(file.stem for file in (migrations() / "versions").glob("*.py"))
+        await other.execute("INSERT INTO alembic_version VALUES ($1)", newest)
     assert await tables(empty_database_url) == {"alembic_version"}
 
 
 async def test_one_waits_for_another_longer_than_for_a_table_and_than_statements_of_the_database_may_take(
     postgres_server: str, empty_database_url: str
 ) -> None:
-    name = urlsplit(empty_database_url).path[1:]
-    await execute(postgres_server, f"ALTER DATABASE {name} SET statement_timeout = '100ms'")
-    connection = await cast(Any, asyncpg).connect(empty_database_url)
-    try:
-        async with connection.transaction():
-            await connection.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
-            waiting = asyncio.create_task(upgrade(empty_database_url))
-            await _until_one_waits(connection)
-            await asyncio.sleep(0.3)
-            assert not waiting.done()
-        await waiting
-    finally:
-        await connection.close()
+    async with _one_that_waits(postgres_server, empty_database_url, statement_timeout="100ms") as (_, waiting):
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
     assert await state(empty_database_url) is SchemaState.CURRENT
 
 

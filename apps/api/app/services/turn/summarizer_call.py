@@ -231,6 +231,7 @@ class Summarizer:
         request, prompt_tokens = _repeating_request(self._job.rows, prompt, fold)
         ids = await computed(quoted_ids, fold, is_long=_is_long(fold))
         choice, self.choice = self.choice, CallChoice("separate", "refused")  # unless it succeeds
+        turns = self._turns
         try:
             completion = await self._call(model, request, prompt_tokens)
             previous = fold.previous and fold.previous.body
@@ -241,7 +242,7 @@ class Summarizer:
             logger.info("no summary behind the repeated prompt (%s): the summarizer is called separately", reason)
             self._repeats = None
             if isinstance(refusal, ProviderError) and not self.calls:  # it used nothing: the next call is the turn
-                self._turns = int(self._job.when == "requested")
+                self._turns = turns
             return None
         self.choice = choice
         return body
