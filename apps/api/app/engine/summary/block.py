@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -93,23 +93,19 @@ def _with_fewer_items(
 ) -> SummaryBody:
     """The body without as many items as needed: those of the last list first, there the oldest of those that last
     least. If it does not fit without any either, it has none."""
-    fields = {field: getattr(body, field) for field in reversed(_FIELDS)}
-    leaving = [(field, at) for field, items in fields.items() for at in _least_lasting_first(items, lasts)]
+    lists = body.lists
+    leaving = [
+        (field, at)
+        for field in reversed(_FIELDS)
+        for at, _ in sorted(enumerate(lists[field]), key=lambda placed: lasts[placed[1]])
+    ]
 
     def without(count: int) -> SummaryBody:
-        if not count:
-            return body
         left = set(leaving[count:])
-        lists = {
-            field: [each for at, each in enumerate(items) if (field, at) in left] for field, items in fields.items()
-        }
-        return replace(body, **{field: tuple(items) for field, items in lists.items()})
+        fields = {name: [each for at, each in enumerate(items) if (name, at) in left] for name, items in lists.items()}
+        return replace(body, **{name: tuple(items) for name, items in fields.items()})
 
     return without(fewest(len(leaving), lambda count: fits(without(count))))
-
-
-def _least_lasting_first(items: Sequence[SummaryItem], lasts: Mapping[SummaryItem, bool]) -> list[int]:
-    return sorted(range(len(items)), key=lambda at: lasts[items[at]])
 
 
 def fewest(most: int, suffices: Callable[[int], bool]) -> int:
