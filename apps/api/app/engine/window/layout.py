@@ -103,8 +103,9 @@ def singly(
             within = [piece for piece in pieces if seqs[1] <= piece.seq and piece.last_seq <= seqs[2]]
             # A range may contain items that have an action of their own, for another reason, newest results, from which
             # a prune removes nothing, and what left together with its turn.
+            removed = sent.dropped if _extent(action) else sent.shortened
             for among in (within, [piece for piece in within if piece.turn_id in stayed]):
-                listed = [each for each in sent.without_messages(action, among) if each.target not in newest]
+                listed = [each for each in removed(action, among) if each.target not in newest]
                 listed = [each for each in listed if (each.kind, each.target) not in by_themselves]
                 if len(listed) == action.count:
                     found = listed
@@ -150,11 +151,8 @@ class _SentTurns:
             return [action]  # not as they were sent: messages were removed since, or their model changed
         return [TrimAction(action.kind, f"turn:{turn.id}", action.reason, wire_tokens[turn.id]) for turn in left]
 
-    def without_messages(self, action: TrimAction, pieces: Sequence[Piece]) -> Iterator[TrimAction]:
-        """The single actions of this kind that may have removed some of the pieces, or parts of them."""
-        return self._dropped(action, pieces) if _extent(action) else self._shortened(action, pieces)
-
-    def _dropped(self, action: TrimAction, pieces: Sequence[Piece]) -> Iterator[TrimAction]:
+    def dropped(self, action: TrimAction, pieces: Sequence[Piece]) -> Iterator[TrimAction]:
+        """The single actions of this kind that may have removed some of the pieces."""
         for piece in pieces:
             if dropped_kind(piece.kind) == action.kind and not self.how_sent(piece.stored_messages[0]):
                 yield TrimAction(action.kind, piece.label, action.reason, self._left_of(piece))
@@ -163,8 +161,9 @@ class _SentTurns:
         """The wire tokens of the piece without those that actions on its messages removed."""
         return piece.wire_tokens - sum(self.removed_tokens[item.label] for item in piece.items)
 
-    def _shortened(self, action: TrimAction, pieces: Sequence[Piece]) -> Iterator[TrimAction]:
-        """Messages that were dropped had been shortened before, if they are long: a prune shortens them first."""
+    def shortened(self, action: TrimAction, pieces: Sequence[Piece]) -> Iterator[TrimAction]:
+        """The same of parts of them. Messages that were dropped had been shortened before, if they are long: a prune
+        shortens them first."""
         shortened = cleared_items
         if action.reason != CLEARED:
             shortened = partial(shortened_texts, input_budget=self.input_budget)
