@@ -120,7 +120,8 @@ def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[i
         return set()
     by_user = unit.role == "user"
     possible, lower = unit.sentence.cues, cues.plain(unit.text)
-    finishes = bool(possible & cues.FINISHES) and not asks(lower) and _reports_an_end(lower)
+    is_over = bool(possible & cues.FINISHES) and cues.FINISHED.search(lower) and not cues.NOT_FINISHED.search(lower)
+    finishes = bool(is_over) and not asks(lower)
     lifts = by_user and bool(possible & cues.LIFTS) and cues.LIFTED.search(lower) is not None
     still_forbids = lifts and cues.NOT_LIFTED.search(lower) is not None
     frame = _frame(unit) if by_user else None
@@ -140,10 +141,6 @@ def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[i
 def _only_asks(sentence: Sentence) -> bool:
     """Whether it is a question, and not a demand in the form of one ("Can you answer in French from now on?")."""
     return sentence.kind == "open_questions" and cues.ASKED_OF_YOU.search(cues.plain(sentence.text)) is None
-
-
-def _reports_an_end(lower: str) -> bool:
-    return cues.FINISHED.search(lower) is not None and cues.NOT_FINISHED.search(lower) is None
 
 
 def _is_about(unit: PlacedSentence, demand: PlacedSentence) -> bool:
