@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.content import fields_of
 from app.domain.types import Completion, ToolCall
 from app.providers.anthropic_answer import MessageAssembly
 from app.providers.error_object import ErrorObject, error_object
@@ -20,7 +21,7 @@ from app.providers.failures import provider_error
 from app.providers.openai_answer import ChatAssembly
 from app.providers.responses_answer import ResponseAssembly
 from app.providers.stream import Assembly, EventReader, StreamedError
-from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of
+from app.providers.wire import MalformedAnswerError, decode_json, json_bytes, list_of
 
 from .wires import ANTHROPIC, OPENAI, RESPONSES, ModelReply, Wire, event
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 import orjson
 
 from app.domain.audit import CLEARED
-from app.domain.content import call_input
+from app.domain.content import call_input, fields_of
 from app.domain.incoming import Compaction, IncomingList, IncomingMessage, read_handle
 from app.domain.types import Completion, Content, ContentPart, JsonObject, ToolCall, Usage
 
@@ -89,10 +89,9 @@ def conversation_of(user_id: str | None) -> str | None:
     if found := _SESSION_OF_USER.search(user_id):
         return found[1]
     try:
-        fields = orjson.loads(user_id)
+        session_id = fields_of(orjson.loads(user_id)).get("session_id")
     except orjson.JSONDecodeError:
         return None
-    session_id = cast("JsonObject", fields).get("session_id") if isinstance(fields, dict) else None
     return session_id if isinstance(session_id, str) and session_id else None
 
 

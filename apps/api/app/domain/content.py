@@ -46,6 +46,11 @@ class JsonMessages(Sequence[PromptMessage]):
     __hash__ = None  # type: ignore
 
 
+def fields_of(value: Any) -> JsonObject:
+    """`value` where it is a JSON object, else an empty one."""
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
 def bytea_json(value: bytes) -> str:
     """Bytes in the text form in which the database reads them from JSON."""
     return f"\\x{value.hex()}"

@@ -11,11 +11,11 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from app.domain.content import arguments_of, call_input, content_text, custom_input
+from app.domain.content import arguments_of, call_input, content_text, custom_input, fields_of
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import replace
 from app.domain.incoming import Compaction, IncomingList, IncomingMessage, read_handle
@@ -210,7 +210,7 @@ def _thought(place: int, item: Mapping[str, Any]) -> IncomingMessage:
 
 
 def _is_block(value: Any) -> bool:
-    fields = cast("JsonObject", value) if isinstance(value, dict) else {}
+    fields = fields_of(value)
     return isinstance(fields.get("type"), str) and all(isinstance(each, str | int) for each in fields.values())
 
 

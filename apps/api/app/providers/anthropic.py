@@ -23,7 +23,7 @@ from urllib.parse import unquote_to_bytes
 
 import httpx
 
-from app.domain.content import as_function, call_input, with_speakers
+from app.domain.content import as_function, call_input, fields_of, with_speakers
 from app.domain.errors import ProviderError
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
 from app.providers.anthropic_answer import MessageAssembly
@@ -32,7 +32,7 @@ from app.providers.catalogue_file import ModelEntry
 from app.providers.error_object import ErrorObject
 from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
-from app.providers.wire import fields_of, json_bytes, list_of, reasoning_blocks, token_count
+from app.providers.wire import json_bytes, list_of, reasoning_blocks, token_count
 
 _VERSION: Final = "2023-06-01"
 _COUNTING_TIMEOUT_S: Final = 3.0

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from app.domain.content import fields_of
 from app.domain.frozen import frozen
-from app.providers.wire import fields_of, finish_word, list_of, storable_json, token_count
+from app.providers.wire import finish_word, list_of, storable_json, token_count
 
 _MESSAGE_CHARS: Final = 4_000
 _SAFE_CODE: Final = re.compile(r"[a-z][a-z_]{0,47}")

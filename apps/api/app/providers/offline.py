@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import orjson
 
+from app.domain.content import fields_of
 from app.domain.errors import ProviderRefused
 from app.domain.extractive import Material, SourceText, gather
 from app.domain.types import (
@@ -32,7 +33,7 @@ from app.domain.types import (
     Usage,
 )
 from app.providers.base import DeltaSink, Provider
-from app.providers.wire import fields_of, list_of, texts_of
+from app.providers.wire import list_of, texts_of
 
 LABEL: Final = "[offline responder, not a language model]"
 _INLINE_CHARS: Final = 32_768

@@ -22,6 +22,7 @@ from app.domain.content import (
     as_function,
     content_text,
     custom_call_json,
+    fields_of,
     is_custom,
     joined,
     tool_name,
@@ -38,7 +39,7 @@ from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
 from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall, parts_left_out
 from app.providers.responses import RESPONSES_OPTIONS, ResponsesCall
 from app.providers.transport import RetryPolicy
-from app.providers.wire import fields_of, json_bytes, list_of, reasoning_blocks, token_count
+from app.providers.wire import json_bytes, list_of, reasoning_blocks, token_count
 
 MOST_DIMENSIONS: Final = 4096
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from app.domain.content import arguments_of, storable
+from app.domain.content import arguments_of, fields_of, storable
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.catalogue_file import ThinkTags
 from app.providers.error_object import ErrorObject, error_object
@@ -24,7 +24,6 @@ from app.providers.wire import (
     checked_calls,
     content_of,
     decode_json,
-    fields_of,
     list_of,
     model_name,
     storable_json,

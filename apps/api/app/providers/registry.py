@@ -16,6 +16,7 @@ import httpx
 from genai_prices import data_snapshot
 from genai_prices.types import ModelInfo, TieredPrices
 
+from app.domain.content import fields_of
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen, replace
 from app.domain.prices import Prices, call_cost
@@ -26,7 +27,6 @@ from app.providers.catalogue_file import Instructions, ModelEntry, ProviderName,
 from app.providers.offline import OfflineProvider
 from app.providers.openai import OpenAIProvider, is_openrouter
 from app.providers.responses_answer import REASONING
-from app.providers.wire import fields_of
 
 WindowSource: TypeAlias = Literal["catalogue", "learned", "genai_prices", "fallback"]
 LearnedWindows: TypeAlias = Mapping[tuple[str, TenantId | None], int]

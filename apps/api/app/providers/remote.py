@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import httpx
 
-from app.domain.content import with_object_arguments
+from app.domain.content import fields_of, with_object_arguments
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, Delta, ToolDefinition, Usage
@@ -37,7 +37,7 @@ from app.providers.transport import (
     call_with_retries,
     retry_after_s,
 )
-from app.providers.wire import MalformedAnswerError, decode_json, fields_of
+from app.providers.wire import MalformedAnswerError, decode_json
 
 NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
 _ONCE: Final = RetryPolicy(max_attempts=1)

@@ -11,6 +11,7 @@ from app.domain.content import (
     as_function,
     content_text,
     custom_input,
+    fields_of,
     is_custom,
     tool_name,
     with_object_arguments,
@@ -20,7 +21,7 @@ from app.domain.types import CHAT_OPTIONS, Content, JsonObject, PromptMessage, T
 from app.providers.error_object import ErrorObject
 from app.providers.remote import Part, WireCall
 from app.providers.responses_answer import REASONING, ResponseAssembly
-from app.providers.wire import fields_of, json_bytes, reasoning_blocks
+from app.providers.wire import json_bytes, reasoning_blocks
 
 _LEAST_OUTPUT_TOKENS: Final = 16
 """The API refuses a lower limit."""

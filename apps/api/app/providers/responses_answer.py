@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, Final
 
-from app.domain.content import arguments_of, storable
+from app.domain.content import arguments_of, fields_of, storable
 from app.domain.types import Completion, Delta, FinishReason, JsonObject
 from app.providers.error_object import ErrorObject, error_object
 from app.providers.openai_answer import usage_of
@@ -17,7 +17,6 @@ from app.providers.wire import (
     answered_items,
     checked_calls,
     decode_json,
-    fields_of,
     list_of,
     model_name,
 )

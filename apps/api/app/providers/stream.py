@@ -10,13 +10,13 @@ from contextlib import aclosing, suppress
 from time import thread_time
 from typing import Any, ClassVar, Final
 
-from app.domain.content import storable
+from app.domain.content import fields_of, storable
 from app.domain.frozen import frozen
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.base import DeltaSink
 from app.providers.error_object import ErrorObject
 from app.providers.transport import AttemptError
-from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, fields_of, finish_word
+from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, finish_word
 
 MOST_EVENT_BYTES: Final = 1024 * 1024
 MOST_EVENTS: Final = 262_144

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from app.domain.content import is_nested_deeper, storable
+from app.domain.content import fields_of, is_nested_deeper, storable
 from app.domain.types import JsonObject, ToolCall
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
@@ -67,11 +67,6 @@ def decode_json(raw: bytes) -> Any:
 def storable_json(value: Any) -> str:
     """JSON of a value that came out of an answer, as text that can be stored."""
     return storable(json.dumps(value, ensure_ascii=False))
-
-
-def fields_of(value: Any) -> dict[str, Any]:
-    """`value` where it is a JSON object, else an empty one."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def list_of(value: Any) -> list[Any]:

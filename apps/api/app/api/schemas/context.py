@@ -3,13 +3,14 @@ that a search finds outside of it, and simulations of stored turns under other p
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema, create_model, field_validator
 
 from app.api.schemas.values import Answer, Id, In, Instant, Open, Paged, answer_of, optional, row_of
 from app.domain.audit import TrimAction, TrimLog, TurnContext
+from app.domain.content import fields_of
 from app.domain.figures import CurrentWindow, LaidOut, PointWindow, TimelineRange, TurnPoint
 from app.domain.stored import MOST_CITED_MESSAGES, StoredSummary
 from app.domain.types import MOST_FOCUS_CHARS, REGIONS, Count, Name
@@ -258,7 +259,7 @@ class SimulateIn(In):
         for policy in value or ():
             if not isinstance(policy, (str, dict)):
                 raise ValueError("Each is the name of a preset or an object")  # noqa: TRY004 - Pydantic's way
-            name = cast("dict[str, Any]", policy).get("name", "") if isinstance(policy, dict) else ""
+            name = fields_of(policy).get("name", "")
             if not isinstance(name, str) or len(name) > _LONGEST_VARIANT_NAME:
                 raise ValueError(f"A name is a text of at most {_LONGEST_VARIANT_NAME} characters")
         return value

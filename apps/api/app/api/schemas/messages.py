@@ -3,13 +3,14 @@ sets breakpoints where its own prompts are stable."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator
 
 from app.api.schemas.chat import CallId, ChatMetadata
 from app.api.schemas.content import TextOrParts, TextPart
 from app.api.schemas.values import Answer, In, NotEmpty, Open, VendorIn, in_words, optional
+from app.domain.content import fields_of
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
 
 
@@ -234,7 +235,7 @@ class CompactEdit(In):
 
 
 def _edit_kind(value: object) -> str:
-    kind = cast("dict[str, Any]", value).get("type") if isinstance(value, dict) else None
+    kind = fields_of(value).get("type")
     kind = kind if isinstance(kind, str) else ""
     return next((name for name in ("compact", "clear_tool_uses") if kind.startswith(name)), "clear_thinking")
 

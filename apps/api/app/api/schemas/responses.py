@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -10,6 +10,7 @@ from app.api.schemas.chat import PlainFormat
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, text_or_list
 from app.api.schemas.items import HOSTED_TOOLS, ItemIn, ItemOut, MetadataIn
 from app.api.schemas.values import Answer, FunctionName, In, Open, OutputTokens, VendorIn, optional
+from app.domain.content import fields_of
 from app.domain.types import Name
 
 InputIn = Annotated[
@@ -55,7 +56,7 @@ class HostedToolIn(Open):
 
 
 def _tool_kind(value: object) -> str | None:
-    kind = cast("dict[str, Any]", value).get("type") if isinstance(value, dict) else None
+    kind = fields_of(value).get("type")
     return None if not isinstance(kind, str) else kind if kind in _CLIENT_TOOLS else "hosted"
 
 

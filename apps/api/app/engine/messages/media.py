@@ -15,10 +15,11 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import ceil
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
+from app.domain.content import fields_of
 from app.domain.types import Content, ContentPart
 
 ImageTokens: TypeAlias = Callable[[ContentPart], int]
@@ -92,7 +93,7 @@ def media_tokens(part: ContentPart) -> int:
 def image_size(part: ContentPart) -> Size | None:
     """Width and height of an image that comes as a `data:` URL; None for any other, which is not fetched."""
     inner = part.get("image_url")
-    encoded = _url_data(inner if isinstance(inner, str) else _fields(inner).get("url"))[1]
+    encoded = _url_data(inner if isinstance(inner, str) else fields_of(inner).get("url"))[1]
     for chars in _PREFIX_CHARS:
         size = size_in_header(decoded(encoded[:chars]))
         if size is not None or len(encoded) <= chars:
@@ -102,13 +103,13 @@ def image_size(part: ContentPart) -> Size | None:
 
 def image_detail(part: ContentPart) -> str:
     """The detail that the client requested: `low`, `high`, `original` or `auto`."""
-    detail = _fields(part.get("image_url")).get("detail")
+    detail = fields_of(part.get("image_url")).get("detail")
     return detail if isinstance(detail, str) else "auto"
 
 
 def audio_seconds(part: ContentPart) -> float | None:
     """The length of the recording in seconds; None if its header lacks it."""
-    data = _fields(part.get("input_audio")).get("data")
+    data = fields_of(part.get("input_audio")).get("data")
     if not isinstance(data, str):
         return None
     data = unbroken(data)
@@ -131,7 +132,7 @@ def file_text(part: ContentPart) -> str | None:
 
 def _file_data(part: ContentPart) -> tuple[str, str]:
     """Media type and base64 of a file's content; two empty strings if it is not a `data:` URL in base64."""
-    return _url_data(_fields(part.get("file")).get("file_data")) if part.get("type") == "file" else ("", "")
+    return _url_data(fields_of(part.get("file")).get("file_data")) if part.get("type") == "file" else ("", "")
 
 
 def _url_data(url: object) -> tuple[str, str]:
@@ -153,7 +154,7 @@ def marker(part: ContentPart) -> str:
             seconds = audio_seconds(part)
             mark = "audio left out" if seconds is None else f"audio left out: {round(seconds)} s"
         case "file":
-            name = _fields(part.get("file")).get("filename")
+            name = fields_of(part.get("file")).get("filename")
             mark = f"file left out: {_one_line(name)}" if isinstance(name, str) and name.strip() else "file left out"
         case kind:
             mark = f"{_one_line(str(kind))} left out"
@@ -170,10 +171,6 @@ def marked_parts(content: Content) -> list[dict[str, Any]]:
 def marked_text(content: Content) -> str:
     """A content as one text, in which such a line replaces each part that is not text."""
     return "\n".join(str(part.get("text", "")) for part in marked_parts(content))
-
-
-def _fields(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _one_line(name: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from app.domain.content import canonical_json, storable, tool_name
+from app.domain.content import canonical_json, fields_of, storable, tool_name
 from app.domain.frozen import frozen, replace
 from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
 from app.engine.messages.tokens import Estimate, counted
@@ -149,13 +149,10 @@ def is_own(call: ToolCall) -> bool:
 def read_call(call: ToolCall) -> LookBack | None:
     """The look-back that a model's call requests; None if its arguments are invalid. Long texts are cut."""
     try:
-        given = json.loads(call.arguments or "{}")
+        given = fields_of(json.loads(call.arguments or "{}"))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(given, dict):
-        return None
-    values = cast("dict[str, Any]", given)
-    query, handle, page = values.get("query"), values.get("handle"), values.get("page")
+    query, handle, page = given.get("query"), given.get("handle"), given.get("page")
     query = storable(query[:_MOST_QUERY_CHARS]).strip() if isinstance(query, str) else ""
     handle = storable(handle[:_MOST_HANDLE_CHARS]).strip() or None if isinstance(handle, str) else None
     is_number = isinstance(page, int) and not isinstance(page, bool) and 1 <= page <= _MOST_PAGES
