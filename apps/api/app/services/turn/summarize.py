@@ -136,7 +136,7 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
 async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: UUID) -> SummaryAttempt:
     session, estimate, fold = job.rows.session, job.rows.estimate, job.fold
     body = await _called(rt, summarizer, job)
-    failure, usage = summarizer.failure, sum_of([usage for usage, _ in summarizer.calls])
+    failure, usage = summarizer.failure, sum_of([record_of(Usage, row) for row in summarizer.used])
     if summarizer.limit and job.when == "requested":
         raise summarizer.limit
     if failure and (left_out := rt.warnings.due((summarizer.alias, failure))) is not None:
@@ -161,7 +161,7 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
         summary=summary if stored else None,
         origin=origin,
         model_alias=summarizer.alias,
-        chunks=len(summarizer.calls),
+        chunks=len(summarizer.used),
         failure=failure if stored or summary is None else STALE,
         usage=usage,
         cost_usd=usd_of_rows(summarizer.used),

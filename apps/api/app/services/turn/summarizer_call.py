@@ -144,8 +144,8 @@ class Summarizer:
     """The calls for one summary. With `repeats` the session's own model is called first, with that prompt and an
     instruction after it.
 
-    `calls` has the usage of each answered call with its row, also if the answer cannot be used. `alias` is the model
-    that was called last. When there is no summary, `failure` says why; `limit` is the limit that did not allow a call.
+    `used` has the usage row of each answered call, also if the answer cannot be used. `alias` is the model that was
+    called last. When there is no summary, `failure` says why; `limit` is the limit that did not allow a call.
     """
 
     def __init__(self, rt: Runtime, job: SummaryJob, choice: CallChoice, repeats: Prompt | None) -> None:
@@ -156,14 +156,9 @@ class Summarizer:
         self.choice = choice
         self.limited = True
         self.alias = job.rows.model.alias if repeats else job.alias
-        self.calls: list[tuple[Usage, JsonObject]] = []
+        self.used: list[JsonObject] = []
         self.failure: str | None = None
         self.limit: LimitExceeded | None = None
-
-    @property
-    def used(self) -> list[JsonObject]:
-        """The usage rows of the answered calls."""
-        return [row for _, row in self.calls]
 
     @property
     def aliases(self) -> tuple[str, ...]:
@@ -241,7 +236,7 @@ class Summarizer:
             reason = refusal.reason if isinstance(refusal, SummaryRefused) else refusal.code
             logger.info("no summary behind the repeated prompt (%s): the summarizer is called separately", reason)
             self._repeats = None
-            if isinstance(refusal, ProviderError) and not self.calls:  # it used nothing: the next call is the turn
+            if isinstance(refusal, ProviderError) and not self.used:  # it used nothing: the next call is the turn
                 self._turns = turns
             return None
         self.choice = choice
@@ -254,17 +249,12 @@ class Summarizer:
         if prompt_tokens is None:
             counts = [await count_message(rt, model.encoding, message["content"]) for message in request.messages]
             prompt_tokens = sum(tokens for tokens, _ in counts) + framing_tokens(len(counts))
-        turns, self._turns, before = self._turns, 0, len(self.calls)
+        turns, self._turns, before = self._turns, 0, len(self.used)
         session = self._job.rows.session
         prompt_tokens = ceil(prompt_tokens * rt.calibrations.ratio(session.tenant_id, model.alias, model.encoding))
         most = most_of(model, prompt_tokens, request.max_output_tokens, turns)
         return await within_limits(
-            rt,
-            session.id,
-            most,
-            call,
-            lambda: use_of([used for _, used in self.calls[before:]], turns),
-            what="this summary",
+            rt, session.id, most, call, lambda: use_of(self.used[before:], turns), what="this summary"
         )
 
     async def _counted(self, model: Model, request: CompletionRequest) -> Completion:
@@ -276,7 +266,7 @@ class Summarizer:
             usages = error.usages
             raise
         finally:
-            self.calls += [(usage, used_row(rt, model, "summary", usage)) for usage in usages]
+            self.used += [used_row(rt, model, "summary", usage) for usage in usages]
         return completion
 
 
