@@ -148,8 +148,8 @@ metadata = sa.MetaData(
 )
 
 
-def _in_sql(statuses: Iterable[TurnStatus]) -> str:
-    return f"({', '.join(repr(status.value) for status in statuses)})"
+def _in_sql(values: Iterable[str]) -> str:
+    return f"({', '.join(repr(str(value)) for value in values)})"
 
 
 OPEN_STATUSES_SQL = _in_sql(OPEN_STATUSES)
@@ -182,7 +182,7 @@ def columns(
 
 
 def one_of(column: str, values: Iterable[str]) -> sa.CheckConstraint:
-    return sa.CheckConstraint(f"{column} IN ({', '.join(repr(value) for value in values)})", name=column)
+    return sa.CheckConstraint(f"{column} IN {_in_sql(values)}", name=column)
 
 
 def usage_columns() -> tuple[sa.Column[object] | sa.CheckConstraint, ...]:

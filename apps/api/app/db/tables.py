@@ -105,7 +105,7 @@ turns = _below(
     # Hash of the message list that a client sent, through the reply: finds the turn when the client resends the list.
     sa.Column("conversation_sha256", sa.LargeBinary),
     sa.UniqueConstraint("session_id", "seq"),
-    one_of("status", [status.value for status in TurnStatus]),
+    one_of("status", TurnStatus),
     key=("id",),
 )
 # Includes what is counted of turns that wait for tools: those of clients that never came back stay, and may be many.
