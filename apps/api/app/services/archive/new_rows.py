@@ -14,7 +14,7 @@ from app.archive.document import ROWS_WITH_ID, SECTIONS, archived_message, check
 from app.domain.content import bytea_json, canonical_json, content_text, joined, sha256_hex
 from app.domain.errors import InvalidRequest, located
 from app.domain.frozen import frozen
-from app.domain.incoming import IncomingList, IncomingMessage
+from app.domain.incoming import IncomingList
 from app.domain.stored import Counters, JsonText, NewHistory, NewRows, message_row, summary_lists
 from app.domain.types import SUMMARY_LISTS, Content, JsonObject, SummaryBody, TurnId, TurnStatus
 from app.engine.messages.tokens import counted, counts_of, message_tokens
@@ -55,8 +55,9 @@ def drafted(tools: Tools, encoding: str, model_alias: str, turns: Sequence[Incom
         turn_id = TurnId(tools.new_id())
         of_turns.append(orjson.dumps(_turn_row(turn_id, len(of_turns) + 1, turn, model_alias), default=str))
         for seq, message in enumerate(turn.messages, len(of_messages) + 1):
-            row = {**_message_row(tools, encoding, message), "turn_id": turn_id, "seq": seq}
-            of_messages.append(orjson.dumps(row, default=str))
+            counts, used = tools.tokenizers.count_with(encoding, partial(counts_of, message))
+            row = message_row(tools.new_id(), message, counts, used, terms_of_message(message))
+            of_messages.append(orjson.dumps({**row, "turn_id": turn_id, "seq": seq}, default=str))
             size += len(of_messages[-1])
         size += len(of_turns[-1])
     yield ended()
@@ -85,11 +86,6 @@ def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -
         # The turn came without a request; this column distinguishes requests.
         "request_sha256": sha256_hex(canonical_json([turn.user_input, output])),
     }
-
-
-def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonObject:
-    counts, used = tools.tokenizers.count_with(encoding, partial(counts_of, message))
-    return message_row(tools.new_id(), message, counts, used, terms_of_message(message))
 
 
 def restored(tools: Tools, document: Mapping[str, Any], encoding: str) -> Generator[NewRows | Counters]:
