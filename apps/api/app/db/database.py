@@ -37,7 +37,6 @@ from app.domain.frozen import frozen, names_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Made = TypeVar("Made")
 Kind: TypeAlias = type[R] | Callable[[Record], R]
 """What a row is read as: a dataclass whose fields have the names of the columns, or what a function makes of it."""
 Position = TypeVar("Position", UUID, int)
