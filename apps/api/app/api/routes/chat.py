@@ -124,7 +124,6 @@ async def _complete(
     form_of: type[ChatForm],
 ) -> Response:
     target = await open_session(call.rt, call.tenant_id, named, request)
-    call.note(session_id=str(target.session.id))
     form = form_of(call, body, target.session.id)
     answer = answer_turn(call, partial(respond, call.rt, target), form, stream=bool(body.stream))
     return await in_session(call, target, form.headers, answer)
@@ -140,6 +139,7 @@ async def in_session(
     call: Call, target: Target, headers: Mapping[str, str], answering: Awaitable[Response]
 ) -> Response:
     """The answer. An error has the headers too, which name the session unless it was erased."""
+    call.note(session_id=str(target.session.id))
     try:
         return await answering
     except PlimsollError as error:

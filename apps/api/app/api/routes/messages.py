@@ -75,12 +75,10 @@ async def create_message(call: Call, body: schemas.MessagesIn, headers: chat.Hea
 
     request = await call.aside(read)
     target = await open_session(rt, call.tenant_id, named, request)
-    session_id = str(target.session.id)
-    call.note(session_id=session_id)
     form = MessageForm(
         message_id=f"msg_{rt.new_id().hex}",
         model=body.model,
-        headers={SESSION_HEADER: session_id, **request_id_header()},
+        headers={SESSION_HEADER: str(target.session.id), **request_id_header()},
         with_thinking=thinking is not None and thinking.type != "disabled" and thinking.display != "omitted",
         with_compaction=edit is not None,
         with_edits=body.context_management is not None,

@@ -4,7 +4,7 @@ conversation now, and returns an item that replaces it in the next request."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -60,7 +60,6 @@ async def create_response(call: Call, body: schemas.ResponseIn, headers: Headers
     target = await resolve_target(rt, tenant_id, request)
     note = request.chat.options.note
     assert note is not None
-    call.note(session_id=str(target.session.id))
     session_header = {SESSION_HEADER: str(target.session.id)} if target.is_kept else {}
     form = ResponseForm(target.session.id, note.form, note.created_at, request.chat.model_alias, session_header)
     return await in_session(call, target, session_header, _answer(call, body, target, form))
@@ -111,11 +110,10 @@ async def compact_response(call: Call, body: schemas.CompactIn, headers: Headers
     """Summarizes a conversation now. The answer's `output` replaces it at the beginning of the next `input`."""
     rt, tenant_id = call.rt, call.tenant_id
     check_model(rt, body.model)
-    items = _items_of_input(call.raw_body)
-    named = await referenced(rt, tenant_id, references_of(items))
+    named = await referenced(rt, tenant_id, references_of(_items_of_input(call.raw_body)))
 
     def read() -> ResponseRequest:
-        chat = _chat_request(call, body, items, named, TurnOptions(instructions=body.instructions or None))
+        chat = _chat_request(call, body, named, TurnOptions(instructions=body.instructions or None))
         previous = _previous_of(body.previous_response_id)
         if previous is None and not chat.messages and chat.compaction is None:
             raise InvalidRequest(
@@ -204,15 +202,11 @@ def _items_of_input(raw: JsonObject) -> list[JsonObject]:
 
 
 def _chat_request(
-    call: Call,
-    body: schemas.ResponseIn | schemas.CompactIn,
-    items: Sequence[JsonObject],
-    referenced: Mapping[str, Message],
-    options: TurnOptions,
+    call: Call, body: schemas.ResponseIn | schemas.CompactIn, referenced: Mapping[str, Message], options: TurnOptions
 ) -> ChatRequest:
-    """The request with these items. `referenced` maps item references to messages. Raises `InvalidRequest`."""
+    """The request of a body. `referenced` maps item references to messages. Raises `InvalidRequest`."""
     with located("body", "input"):
-        read = read_items(items, referenced)
+        read = read_items(_items_of_input(call.raw_body), referenced)
     return ChatRequest(
         messages=read.messages,
         options=options,
@@ -249,7 +243,7 @@ def _response_request(
         whole_past=body.truncation == "disabled",
         note=ResponseNote(request_sha256(raw), form, rt.now(), is_stored=stored),
     )
-    chat = _chat_request(call, body, _items_of_input(raw), referenced, options)
+    chat = _chat_request(call, body, referenced, options)
     chat = replace(
         chat,
         idempotency_key=idempotency_key,
