@@ -4,7 +4,6 @@ if the list repeats an answered one."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -35,6 +34,7 @@ from app.services.archive.transfer import draft_history
 from app.services.runtime import Runtime, retried
 from app.services.turn.additions import Additions, Keeping, add, draft_outputs, keep_session
 from app.services.turn.claim import answer_again, stored_outcome
+from app.services.turn.planning import computed
 from app.services.turn.take import continue_turn, retry_turn, take_turn
 from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 from app.services.views.context import window_now
@@ -239,7 +239,7 @@ async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:
     """The result of the work, which runs on a thread if the list is long, or has speakers, for whose names each line is
     searched, so that the event loop is not blocked."""
     is_long = len(request.messages) > _LONG_LIST or any(message.name for message in request.messages)
-    return await asyncio.to_thread(work) if is_long else work()
+    return await computed(work, is_long=is_long)
 
 
 def turn_of(message: IncomingMessage, request: ChatRequest, options: TurnOptions, after_seq: int) -> TurnRequest:

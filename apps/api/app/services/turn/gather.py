@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise, takewhile
@@ -145,10 +144,7 @@ async def settled_columns(
 
 async def _add_texts(columns: Columns, texts: StoredTexts) -> None:
     """Adds turns to columns that no other task uses yet. Those of a single long turn are added on a thread."""
-    if len(texts.seqs) > 2 * _SLICE_TEXTS:
-        await asyncio.to_thread(columns.extend_texts, texts)
-    else:
-        columns.extend_texts(texts)
+    await computed(columns.extend_texts, texts, is_long=len(texts.seqs) > 2 * _SLICE_TEXTS)
 
 
 def _more_than_text(texts: StoredTexts) -> tuple[int, int]:

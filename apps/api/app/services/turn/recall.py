@@ -4,7 +4,6 @@ docs/decisions/0020-embeddings.md."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -53,7 +52,7 @@ from app.providers.base import Embedded
 from app.services.embeddings import MOST_EMBEDDED_CHARS, Embeddings
 from app.services.pasts import Pasts
 from app.services.runtime import Runtime, retried
-from app.services.turn.planning import pack_messages
+from app.services.turn.planning import computed, pack_messages
 from app.services.turn.provider_call import used_row
 from app.services.turn.window_rows import WindowRows
 
@@ -113,7 +112,7 @@ async def ranked(index: Index, query: Query, rank: Callable[[], _T]) -> _T:
     is_quick = len(index) <= _INLINE_MESSAGES or (
         len(index) <= _INLINE_POSTINGS and of_meaning + posting_count(index, query) <= _INLINE_POSTINGS
     )
-    return rank() if is_quick else await asyncio.to_thread(rank)
+    return await computed(rank, is_long=not is_quick)
 
 
 async def searchable(
@@ -186,10 +185,8 @@ async def extended_index(tx: Transaction, session_id: SessionId, index: Index, t
         b"".join([part[name] for part in slices]) for name in ("seqs", "tokens", "days", "terms")
     )
     new = Packed(np.frombuffer(seqs, ">i8"), np.frombuffer(tokens, ">i8"), terms, np.frombuffer(days, ">i8"))
-    if index.size_bytes // _COPIED_BYTES + len(terms) <= _INLINE_BYTES:
-        index = index.extended(new, through_seq)
-    else:
-        index = await asyncio.to_thread(index.extended, new, through_seq)
+    is_long = index.size_bytes // _COPIED_BYTES + len(terms) > _INLINE_BYTES
+    index = await computed(index.extended, new, through_seq, is_long=is_long)
     return index, sum(part["unpacked"] for part in slices)
 
 
@@ -218,7 +215,7 @@ async def read_page(
         return page_of_matches(found, lookup.query, wanted.number, tokens, estimate, wanted.shown_number)
 
     chars = sum(len(str(message.content)) for message in found)
-    return made() if chars <= _INLINE_CHARS else await asyncio.to_thread(made)
+    return await computed(made, is_long=chars > _INLINE_CHARS)
 
 
 async def _messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> list[Message]:
