@@ -42,8 +42,7 @@ from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
 from app.engine.window.layout import layout_of
-from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, plan, with_summary
-from app.engine.window.prompt import Prompt
+from app.engine.window.plan import Ready, Refused, SummaryDue, plan, with_summary
 from app.engine.window.window import head_items
 from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
@@ -104,7 +103,8 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
         decided = await planned(plan, after, reckoned, may_summarize=False)
     prompt = await assembled(decided) if isinstance(decided, Ready) else None
     context = TurnPlan(rows, decided).context(prompt)
-    messages, layout = await asyncio.to_thread(_shown, prompt, decided.prompt) if prompt else ((), ())
+    messages = await asyncio.to_thread(list[PromptMessage], prompt.messages) if prompt else ()
+    layout = await asyncio.to_thread(layout_of, decided.prompt) if prompt else ()
     numbers = await rt.database.run(turn_numbers, session.id, [*{row.turn_id for row in layout if row.turn_id}])
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
     cost = rows.model.cost_of(Usage(prompt_tokens, 0)) if prompt else None
@@ -128,10 +128,6 @@ async def _window_for(rt: Runtime, session: SessionRef, request: TurnRequest, me
         policy = policy_of_turn(rt, state.policy, request.options.policy)
         alias = awake_alias(rt, request.model_alias or state.model_alias, session.tenant_id)
         return await read_window(tx, rt, state, policy, alias, query=message)
-
-
-def _shown(assembled: Assembled, prompt: Prompt) -> tuple[Sequence[PromptMessage], Sequence[LaidOut]]:
-    return list(assembled.messages), layout_of(prompt)
 
 
 def _message_of(rt: Runtime, request: TurnRequest) -> Message:
