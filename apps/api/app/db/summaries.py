@@ -33,9 +33,7 @@ from app.domain.types import (
 _INLINE_PIN_BYTES = 8_192
 """Largest pin, in bytes, that is read in one row with the others: `MOST_PINS` of these are decoded in a few ms."""
 
-# One row with what a prompt needs besides messages: the active summary, or its id alone if the caller has it; the pins
-# (large ones without their content); whether the newest settled turn has a step that failed; and the id that the last
-# cached message should have.
+# One row: of the active summary only its id if the caller has it, and large pins without their content.
 _CONTEXT = sql(f"""
     SELECT
         (SELECT CASE WHEN x.id = :cached_summary_id THEN to_jsonb(x.id) ELSE to_jsonb(x) END FROM (
@@ -62,11 +60,10 @@ _USAGES = insert_in_session(usage_records, "usages", "locked", {"turn_id": ":tur
 _SUMMARY = insert_in_session(session_summaries, "summaries", "ground", {"status": "'active'"})
 # Who comes late does not set it back: the count has been restarted since.
 _LATER_COUNT = "greatest(:count_after_seq, summary_count_after_seq)"
-# Stores a whole attempt: its note and its calls' usage and cost in any case, its summary if the folded summary is still
-# active and the turn is still ours, or for no turn the past is still the one that was read: a turn of it may have been
-# rejected or run again. `paid` follows `ours`, which would not find a row that is written before. Only `locked` waits.
-# What was written meanwhile is seen by the locks and updates after it, which read the current rows, and by the index
-# that allows only one active summary.
+# The calls' usage is stored in any case, the summary only on its `ground`: a turn of the past may have been rejected or
+# run again. `paid` follows `ours`, which would not find a row that is written before. Only `locked` waits. What was
+# written meanwhile is seen by the locks and updates after it, which read the current rows, and by the index that allows
+# only one active summary.
 _STORE = sql(f"""
     WITH {locked_session()}, ours AS (
         SELECT id FROM turns
@@ -172,8 +169,8 @@ class AttemptNote:
 async def prompt_context(
     tx: Transaction, session_id: SessionId, before_seq: int, cached_seq: int | None, cached_summary: Summary | None
 ) -> PromptContext:
-    """The active summary, the pins in the order of creation, whether a step of the newest settled turn failed, and the
-    id of the message `cached_seq`. A summary never changes: `cached_summary` is returned if it is the active one."""
+    """The context with the pins in the order of creation, and the `cached_id` of the message `cached_seq`. A summary
+    never changes: `cached_summary` is returned if it is the active one."""
     row = await tx.fetch_one(
         _CONTEXT,
         session_id=session_id,

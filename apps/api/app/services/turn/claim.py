@@ -142,9 +142,8 @@ async def claim_retry(
     key: RequestKey | None = None,
     past_version: int | None = None,
 ) -> ClaimedTurn:
-    """Claims a retry of the session's newest turn that was not rejected, if it failed, was cancelled, or completed
-    without an answer, and the past is as it was read with the `past_version`. Its message is stored; a request with the
-    `key` is answered with it. Raises `NotFound`, `TurnInProgress`, `LimitExceeded`."""
+    """Claims a turn as `retry_turn` runs it: the session's newest one that was not rejected. Raises `NotFound`,
+    `TurnInProgress`, `LimitExceeded`."""
 
     async def found_ended(tx: Transaction) -> _Claimed:
         ended = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
