@@ -236,8 +236,6 @@ class ResponseForm:
 
     async def failure(self, problem: JsonObject) -> Iterable[bytes]:
         """The last events of a response that failed or was cancelled."""
-        if self._reply_seq is None:
-            return ()
         closed = tuple(self._close("incomplete"))
         cancelled = problem["code"] == "turn_cancelled"
         error = None if cancelled else response_error(problem)
