@@ -14,7 +14,7 @@ from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, messages_from
 from app.db.sessions import ON_ITS_NODE, insert_in_session, lock_session, locked_session
 from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, Statement, insert_row, listed, of_session, sql
 from app.domain.content import tool_calls_from_json
-from app.domain.errors import existing
+from app.domain.errors import TurnCancelled, TurnLost, existing
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.stored import JsonText, ListedTurn, NewHistory
 from app.domain.types import JsonObject, Message, SessionId, SessionRef, TenantId, TurnId, TurnRecord, TurnStatus
@@ -172,12 +172,11 @@ _SESSIONS_WITH_LOST = sql(f"""
     SELECT DISTINCT session_id FROM turns WHERE {_LOST} AND session_id > :after_id ORDER BY session_id LIMIT :limit
     """)
 
-_CANCELLED: JsonObject = {"code": "turn_cancelled", "detail": "The turn was cancelled; the message is kept."}
-_WORKER_LOST: JsonObject = {
-    "code": "worker_lost",
-    "detail": "The process that ran this turn stopped before it was done. The message is kept; the model is not asked "
-    "again by itself.",
-}
+_CANCELLED = TurnCancelled("The turn was cancelled; the message is kept.").stored()
+_WORKER_LOST = TurnLost(
+    "The process that ran this turn stopped before it was done. The message is kept; the model is not asked again by "
+    "itself."
+).stored()
 
 
 async def cancel_turn(tx: Transaction, session: SessionRef, turn_id: TurnId) -> bool:

@@ -12,7 +12,7 @@ import orjson
 
 from app.archive.document import ROWS_WITH_ID, SECTIONS, archived_message, check_document, with_ids
 from app.domain.content import bytea_json, canonical_json, content_text, joined, sha256_hex
-from app.domain.errors import InvalidRequest, located
+from app.domain.errors import InvalidRequest, TurnCancelled, located
 from app.domain.frozen import frozen
 from app.domain.incoming import IncomingList
 from app.domain.stored import Counters, JsonText, NewHistory, NewRows, message_row, summary_lists
@@ -30,10 +30,7 @@ BATCH_ROWS = 100
 BATCH_BYTES = 128 * 1024
 """A statement ends at either size, so that its sender and its parser are blocked by at most this and one more row."""
 _STORED_FIRST = ("turns", "messages")
-_UNANSWERED: JsonObject = {
-    "code": "turn_cancelled",
-    "detail": "The turn came from elsewhere without a final answer; the message is kept.",
-}
+_UNANSWERED = TurnCancelled("The turn came from elsewhere without a final answer; the message is kept.").stored()
 
 
 def drafted(tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]) -> Generator[NewHistory]:

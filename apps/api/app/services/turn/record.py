@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 PARAGRAPH = "\n\n"
-_OUR_FAULT: JsonObject = {"code": "internal_error", "detail": "Something broke on our side; the message is kept."}
+_OUR_FAULT = PlimsollError("Something broke on our side; the message is kept.").stored()
 
 
 @asynccontextmanager
