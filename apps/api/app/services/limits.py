@@ -14,6 +14,7 @@ from app.db.database import Database, Transaction
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, ProviderError, RetryLater
 from app.domain.frozen import frozen, replace
 from app.domain.limits import ANOTHER_CALL, LIMITS, CallUse, check_limits
+from app.domain.prices import usd_of_rows
 from app.domain.types import Completion, JsonObject, SessionId, TenantId, Usage
 from app.providers.registry import Model
 from app.services.runtime import Runtime, retried
@@ -158,5 +159,4 @@ def most_of(model: Model, prompt_tokens: int, output_tokens: int, turns: int = 0
 def use_of(usages: Sequence[JsonObject], turns: int = 0) -> CallUse:
     """What the calls of these usage rows count; a call that used nothing is no turn."""
     tokens = sum(used["prompt_tokens"] + used["completion_tokens"] for used in usages)
-    usd = sum((used["cost_usd"] or Decimal(0) for used in usages), Decimal(0))
-    return CallUse(turns if usages else 0, tokens, usd)
+    return CallUse(turns if usages else 0, tokens, usd_of_rows(usages) or Decimal(0))
