@@ -158,15 +158,12 @@ _NUMBERED = sql(f"""
     WHERE {_OF_TENANT} AND t.status <> 'rejected' AND NOT m.withdrawn
     """)
 
-_OF_TURN = sql(f"""
+_IN_ORDER = f"""
     SELECT {AS_STORED} FROM messages m
     WHERE m.session_id = :session_id AND m.turn_id = :turn_id AND NOT m.withdrawn ORDER BY m.seq
-    """)
-
-_NEWEST_OF_TURN = sql(f"""
-    SELECT {AS_STORED} FROM messages m
-    WHERE m.session_id = :session_id AND m.turn_id = :turn_id AND NOT m.withdrawn ORDER BY m.seq DESC LIMIT :limit
-    """)
+"""
+_OF_TURN = sql(_IN_ORDER)
+_NEWEST_OF_TURN = sql(f"{_IN_ORDER} DESC LIMIT :limit")
 
 _WITHDRAW = sql("""
     WITH s AS (
