@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.types import JsonObject
+from app.domain.types import JsonObject, TenantId
 from app.services.turn import recall
 from tests.providers.server import Answer, Seen, serving
 from tests.services.meaning import (
@@ -21,13 +21,14 @@ from tests.services.meaning import (
     models_with,
     recalled_by,
     small_talk,
+    stores_nothing,
     talked,
     texts_for,
     vector_of,
     vector_rows,
     vectors,
 )
-from tests.services.service import Service, service
+from tests.services.service import TENANT, Service, service
 from torture.databases import citus_servers
 
 _REFUSED = "\u06de"
@@ -71,9 +72,38 @@ async def test_a_text_without_a_vector_rests_no_model_however_the_server_says_so
         session = await at.imported({"messages": answered(_REFUSED * 900, *SAID), "policy": POLICY})
         await small_talk(at, session.id)
         assert at.rt.embeddings
-        assert not at.rt.embeddings.is_resting, "other tenants need it"
+        assert not at.rt.embeddings.is_resting(TENANT), "other tenants need it"
         sizes = {seq: size for seq, (_, size) in (await vector_rows(at, session.id)).items()}
         assert [sizes[seq] for seq in range(1, 5)] == [0, 5, 5, 5]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_model_that_is_late_or_fails_for_one_tenant_is_called_for_another_until_it_is_for_both(
+    database_url: str, tmp_path: Path, *, fails: bool
+) -> None:
+    released: list[bool] = []
+
+    def step(request: Seen) -> Answer:
+        if "well" in request.json["input"]:
+            return vectors(request)
+        return Answer(status=503) if fails else Answer(vectors(request).body, after=lambda: bool(released))
+
+    async with (
+        serving(step) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors", embedding_wait_s=0.05) as at,
+    ):
+        embeddings, other, third = at.rt.embeddings, TenantId("another"), TenantId("third")
+        assert embeddings
+        await embeddings.prepare(TENANT, "badly", stores_nothing)
+        await embeddings.prepare(TENANT, "well", stores_nothing)
+        assert "well" not in texts_for(server), "it rests for the tenant"
+        await embeddings.prepare(other, "well", stores_nothing)
+        await embeddings.prepare(other, "badly", stores_nothing)
+        await embeddings.prepare(third, "well", stores_nothing)
+        released.append(True)
+        await at.rt.chores.settle()
+        assert embeddings.question(other, "well") is not None
+        assert texts_for(server).count("well") == 1, "it rests for all"
 
 
 async def test_sessions_that_wait_for_their_vectors_do_not_call_a_model_that_rests(

@@ -75,17 +75,17 @@ class Embeddings:
         self._uses: OrderedDict[tuple[TenantId, SessionId, Use], None] = OrderedDict()
         self._through: OrderedDict[SessionId, int] = OrderedDict()
 
-    async def embed(self, texts: Sequence[str]) -> Embedded:
+    async def embed(self, tenant_id: TenantId, texts: Sequence[str]) -> Embedded:
         """One vector per text, of its beginning; of a shorter one if the model refuses that, and zeros for a text that
-        it refuses although it accepts others. Raises a `ProviderError`, after which the model is resting for a while.
-        """
+        it refuses although it accepts others. Raises a `ProviderError`, after which the model is resting for a while:
+        for this tenant, since its texts may be the reason, and for all once it is resting for two."""
         try:
             found = await self._taken([text[:MOST_EMBEDDED_CHARS] for text in texts])
             if found is None and max(map(len, texts)) > _REFUSED_CHARS:
                 found = await self._taken([text[:_REFUSED_CHARS] for text in texts])
             return found or await self._one_by_one(texts)
         except ProviderError:
-            self._cooldowns.rest(self._resting_as)
+            self._cooldowns.rest(self._resting_as, tenant_id)
             raise
 
     async def _one_by_one(self, texts: Sequence[str]) -> Embedded:
@@ -109,10 +109,9 @@ class Embeddings:
                 raise
             return None
 
-    @property
-    def is_resting(self) -> bool:
-        """Whether the model failed or was late a short time ago, so that it is not called."""
-        return self._cooldowns.is_resting(self._resting_as)
+    def is_resting(self, tenant_id: TenantId) -> bool:
+        """Whether the model failed or was late a short time ago, so that it is not called for this tenant."""
+        return self._cooldowns.is_resting(self._resting_as, tenant_id)
 
     async def prepare(self, tenant_id: TenantId, text: str, store_usage: StoreUsage) -> None:
         """Starts making a question's vector and waits for it, at most as long as a turn waits; raises no model errors.
@@ -120,17 +119,17 @@ class Embeddings:
         key = _key(tenant_id, text)
         found = self._questions.get(key)
         if found is None:
-            of_tenant = self._waiting[tenant_id]
-            if self.is_resting or of_tenant >= _MOST_WAITING_OF_A_TENANT or self._waiting.total() >= _MOST_WAITING:
+            is_full = self._waiting[tenant_id] >= _MOST_WAITING_OF_A_TENANT or self._waiting.total() >= _MOST_WAITING
+            if is_full or self.is_resting(tenant_id):
                 return
             found = asyncio.get_running_loop().create_future()
             _keep(self._questions, key, found)
             self._waiting[tenant_id] += 1
             self._chores.start(self._answer(found, key, text, store_usage), "the vector of a question")
-        if not found.done() and not self.is_resting:
+        if not found.done() and not self.is_resting(tenant_id):
             await asyncio.wait({found}, timeout=self._wait_s)
             if not found.done() and self._wait_s:
-                self._cooldowns.rest(self._resting_as)
+                self._cooldowns.rest(self._resting_as, tenant_id)
 
     def question(self, tenant_id: TenantId, text: str) -> Rows | None:
         """A question's packed vector, if it was prepared and has arrived."""
@@ -143,7 +142,7 @@ class Embeddings:
 
     async def remember(self, tenant_id: TenantId, texts: Sequence[str], store_usage: StoreUsage) -> None:
         """Makes and caches the vectors of texts that questions are compared with. Raises a `ProviderError`."""
-        embedded = await self.embed(texts)
+        embedded = await self.embed(tenant_id, texts)
         for text, vector in zip(texts, embedded.vectors, strict=True):
             found: asyncio.Future[Rows | None] = asyncio.get_running_loop().create_future()
             found.set_result(packed_query(vector))
@@ -173,7 +172,7 @@ class Embeddings:
     ) -> None:
         vector = None
         try:
-            embedded = await self.embed([text])
+            embedded = await self.embed(key[0], [text])
             vector = packed_query(embedded.vectors[0])
         except BaseException:
             self._questions.pop(key, None)

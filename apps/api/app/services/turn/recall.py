@@ -253,7 +253,7 @@ async def prepare_search(rt: Runtime, session: SessionRef, words: str) -> None:
 def start_pin_vectors(rt: Runtime, session: SessionRef, pins: Sequence[Pin]) -> None:
     """Starts to make the vectors of pins without a given relevance, after pins were trimmed. They are kept in memory.
     From now on this process waits for the vectors of the session's questions."""
-    if (embeddings := rt.embeddings) is None or embeddings.is_resting:
+    if (embeddings := rt.embeddings) is None or embeddings.is_resting(session.tenant_id):
         return
     texts = [text_of(pin, MOST_EMBEDDED_CHARS) for pin in pins if pin.relevance is None]
     if texts:
@@ -283,7 +283,7 @@ def meaning_of_pins(rt: Runtime, tenant_id: TenantId, pins: Sequence[Pin], turn:
 def start_vectors(rt: Runtime, session: SessionRef, through_seq: int) -> None:
     """Starts a background task that makes the missing vectors of a session's messages through a number."""
     embeddings = rt.embeddings
-    if embeddings is None or embeddings.is_resting:
+    if embeddings is None or embeddings.is_resting(session.tenant_id):
         return
     if embeddings.through(session.id) < through_seq and session.id not in embeddings.busy:
         embeddings.busy.add(session.id)
@@ -299,9 +299,9 @@ async def make_vectors(rt: Runtime, embeddings: Embeddings, session: SessionRef,
         await embeddings.gate.acquire(session.tenant_id, _LONGEST_WAIT_S)
         try:
             for _ in range(0, EMBEDDED_A_TURN, _BATCH):
-                if embeddings.is_resting or embeddings.through(session.id) >= through_seq:
+                if embeddings.is_resting(session.tenant_id) or embeddings.through(session.id) >= through_seq:
                     break
-                await _make_batch(rt, embeddings, session.id, through_seq)
+                await _make_batch(rt, embeddings, session, through_seq)
         finally:
             embeddings.gate.release(session.tenant_id)
     except NotFound:
@@ -310,14 +310,14 @@ async def make_vectors(rt: Runtime, embeddings: Embeddings, session: SessionRef,
         embeddings.busy.discard(session.id)
 
 
-async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId, through_seq: int) -> None:
-    after_seq = embeddings.through(session_id)
+async def _make_batch(rt: Runtime, embeddings: Embeddings, session: SessionRef, through_seq: int) -> None:
+    session_id, after_seq = session.id, embeddings.through(session.id)
     rows = await rt.database.run(
         messages_without_vectors, session_id, after_seq, through_seq, model=embeddings.model, limit=_BATCH
     )
     texts = [named(row["name"], content_text(row["content"])).strip() for row in rows]
     worded = [text for text in texts if text]
-    embedded = await embeddings.embed(worded) if worded else None
+    embedded = await embeddings.embed(session.tenant_id, worded) if worded else None
     if embedded is not None:  # first, as the call is paid for even if its vectors can not be stored
         await _store_usage(rt, embeddings, session_id, embedded)
     vectors = iter(packed_vectors(embedded.vectors) if embedded else ())
