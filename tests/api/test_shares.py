@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPResponse
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -28,6 +29,8 @@ from tests.api.conftest import PATIENCE_S, assert_problem, new_session, serving,
 from tests.api.test_auth import client_of, make_key
 from tests.api.test_events import STREAM, hearing
 from tests.pooling import own_connection
+from tests.providers.playing import threaded_serving
+from tests.providers.server import Answer
 from torture.databases import citus_servers
 
 MIB = 1024 * 1024
@@ -93,6 +96,28 @@ def until_room(ask: Callable[[], int]) -> None:
             return
         time.sleep(0.02)
     raise AssertionError("what was held is never given back")
+
+
+def until_refused(ask: Callable[[], httpx.Response]) -> httpx.Response:
+    """Asks until it is a 429: an answer is held a moment after its first bytes have arrived."""
+    for _ in range(500):
+        if (answer := ask()).status_code == 429:
+            return answer
+        time.sleep(0.02)
+    raise AssertionError("what is held is not counted")
+
+
+def unread_answer(at: Neighbours, method: str, path: str, body: object = None) -> socket.socket:
+    """A connection of the hog whose answer has begun, of which the client reads no more."""
+    sent = b"" if body is None else json.dumps(body).encode()
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {at.hog}\r\n"
+    address = urlsplit(at.address)
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect((address.hostname, address.port))
+    client.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(sent)}\r\n\r\n".encode() + sent)
+    assert client.recv(10) == b"HTTP/1.1 2"
+    return client
 
 
 def half_a_body(address: str, key: str | None, size: int) -> socket.socket:
@@ -275,18 +300,40 @@ def test_a_tenant_has_its_share_of_unread_answers_and_another_still_reads(neighb
             f"/v1/sessions/{client.post('/v1/sessions/import', json={'messages': messages}).json()['id']}/messages"
             for client in (hog, neighbour)
         )
-        address = urlsplit(at.address)
-        with socket.socket() as unread:
-            unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            unread.connect((address.hostname, address.port))
-            unread.sendall(
-                f"GET {list_of_hog} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {at.hog}\r\n\r\n".encode()
-            )
-            assert unread.recv(12) == b"HTTP/1.1 200"
-            refused = hog.get(list_of_hog)
+        with unread_answer(at, "GET", list_of_hog):
+            refused = until_refused(lambda: hog.get(list_of_hog))
             assert_problem(refused, 429, "tenant_busy")
             assert int(refused.headers["retry-after"]) > 0
             for _ in range(2):
                 assert len(neighbour.get(list_of_neighbour).json()["items"]) == len(messages)
         until_room(lambda: hog.get(list_of_hog).status_code)
         assert len(hog.get(list_of_hog).json()["items"]) == len(messages)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tenant_that_does_not_read_what_its_requests_have_done_is_refused_further_ones(
+    neighbours: Serving, tmp_path: Path, *, stream: bool
+) -> None:
+    """263 clients that did not read what a PATCH had changed held 0.9 GB, and 200 that did not read a stream 3.3 GB."""
+    long = "x" * (3 * MIB)
+    models = tmp_path / "models.toml"
+    # Whole, although a stream is requested: its text is one delta.
+    replies = Answer({"choices": [{"message": {"role": "assistant", "content": long}, "finish_reason": "stop"}]})
+    bytes_of = {"max_body_bytes": 4 * MIB, "max_import_bytes": MIB, "max_bodies_bytes": 8 * MIB}
+    with threaded_serving(replies) as model, ExitStack() as unread:
+        models.write_text(
+            f'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "main"\nbase_url = "{model.base_url}"\n'
+        )
+        at = unread.enter_context(neighbours(models_file=models, tenant_share=0.5, **bytes_of))
+        hog, neighbour = (unread.enter_context(client_of(at.address, key)) for key in (at.hog, at.neighbour))
+        connections: list[socket.socket] = []
+        for _ in range(2):
+            path = f"/v1/sessions/{new_session(hog, instructions=None if stream else long)}"
+            turn = ("POST", f"{path}/turns", {"content": "x", "stream": True})
+            connections.append(unread.enter_context(unread_answer(at, *(turn if stream else ("PATCH", path, {})))))
+        assert_problem(until_refused(lambda: hog.post("/v1/sessions", json={})), 429, "tenant_busy")
+        assert hog.get("/v1/models").status_code == 200, "a short read holds nothing"
+        assert new_session(neighbour)
+        for connection in connections:
+            connection.close()
+        until_room(lambda: hog.post("/v1/sessions", json={}).status_code)

@@ -23,7 +23,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from app.api import problems
 from app.api.edge import Exchange
@@ -62,8 +62,8 @@ UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 class AppState:
     """What handlers use through `Call`. The composition root stores it in the application's state.
 
-    `answers` limits the bytes of all long answers that clients have not read yet; `exports` those of documents, which
-    are in files.
+    `answers` limits the bytes of all long answers, and long pieces of streams, that clients have not read yet;
+    `exports` those of documents, which are in files.
     """
 
     rt: Runtime
@@ -141,7 +141,7 @@ class DirectRoute(APIRoute):
         is_vendors = problems.is_openai_path(path) or problems.is_messages_path(path)
         self._checks_query = path.startswith("/v1/") and not is_vendors
         self._success = self.status_code or 200
-        # The answer of any other route tells what it has done, and is never refused.
+        # The answer of any other route tells what it has done: only its request is refused, before it does anything.
         self._only_reads = self.methods == {"GET"} or path.endswith("/preview")
         self.app = self._serve
 
@@ -179,11 +179,13 @@ class DirectRoute(APIRoute):
         try:
             if self.authenticated:
                 call.tenant_id = await authenticate(scope)
+                send = _counted(call, send)
+                if not self._only_reads:
+                    call.service.answers.check_share(call.tenant_id)
             response = await self._handle(call)
-            body = getattr(response, "body", b"")  # a stream has none
-            if self.authenticated and self._only_reads and len(body) > _LONG_ANSWER_BYTES:
-                await _send_long(call, response, send)
-                return
+            size_bytes = len(getattr(response, "body", b""))  # a stream has none
+            if self.authenticated and self._only_reads and size_bytes > _LONG_ANSWER_BYTES:
+                call.service.answers.check(call.tenant_id, size_bytes)
         except PlimsollError as error:
             response = problems.answer_to(scope, error)
         await response(scope, receive, send)
@@ -250,16 +252,23 @@ async def authenticate(scope: Scope) -> TenantId:
     return exchange.tenant_id
 
 
-async def _send_long(call: Call, response: Response, send: Send) -> None:
-    """Sends an answer that counts for its tenant until the client has read it. Raises `Busy` before it begins."""
-    answers, size_bytes = call.service.answers, len(response.body)
-    answers.take(call.tenant_id, size_bytes)
-    try:
-        await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
-        await send({"type": "http.response.body", "body": response.body, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})  # waits until it is read
-    finally:
-        answers.give_back(call.tenant_id, size_bytes)
+def _counted(call: Call, send: Send) -> Send:
+    """Sends an answer, whose long pieces (a stream has many) count for its tenant until the client has read them."""
+    answers, tenant_id = call.service.answers, call.tenant_id
+
+    async def counted(message: Message) -> None:
+        size_bytes = len(message.get("body", b""))
+        if size_bytes <= _LONG_ANSWER_BYTES:
+            await send(message)
+            return
+        answers.count(tenant_id, size_bytes)
+        try:
+            await send({**message, "more_body": True})
+            await send({**message, "body": b""})  # waits until it is read
+        finally:
+            answers.give_back(tenant_id, size_bytes)
+
+    return counted
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -194,22 +194,32 @@ class Allowance:
         self._returned: deque[tuple[TenantId, int]] = deque()
 
     def take(self, tenant_id: TenantId, amount: int = 1) -> None:
-        """Adds to what the tenant holds. Raises `TenantBusy` over its share, `ProcessBusy` over the total."""
+        """Adds to what the tenant holds. Raises as `check`."""
+        self.check(tenant_id, amount)
+        self.count(tenant_id, amount)
+
+    def check(self, tenant_id: TenantId, amount: int = 1) -> None:
+        """Raises `ProcessBusy` if so much more would be over the total, and as `check_share`."""
         while self._returned:
             self.give_back(*self._returned.popleft())
         if self._all_taken + amount > self._total:
             raise ProcessBusy(f"This process has reached its limit of {self._what}.", BUSY_RETRY_S)
-        taken = self._taken.get(tenant_id, 0) + amount
-        if taken > self.per_tenant:
+        self.check_share(tenant_id, amount)
+
+    def check_share(self, tenant_id: TenantId, amount: int = 1) -> None:
+        """Raises `TenantBusy` if so much more would be over the tenant's share."""
+        if self._taken.get(tenant_id, 0) + amount > self.per_tenant:
             raise TenantBusy(f"Your tenant has reached its share of this process's {self._what}.", BUSY_RETRY_S)
-        self._all_taken += amount
-        self._taken[tenant_id] = taken
+
+    def count(self, tenant_id: TenantId, amount: int) -> None:
+        """Adds to what the tenant holds, even over its share. What is over it takes no room from others."""
+        before = self._taken.pop(tenant_id, 0)
+        if taken := before + amount:
+            self._taken[tenant_id] = taken
+        self._all_taken += min(taken, self.per_tenant) - min(before, self.per_tenant)
 
     def give_back(self, tenant_id: TenantId, amount: int = 1) -> None:
-        self._all_taken -= amount
-        left = self._taken.pop(tenant_id, 0) - amount
-        if left:
-            self._taken[tenant_id] = left
+        self.count(tenant_id, -amount)
 
     def give_back_later(self, tenant_id: TenantId, amount: int) -> None:
         """Gives back before the next `take`. Unlike `give_back`, it may be called on any thread, at any moment."""
