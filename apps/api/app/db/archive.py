@@ -4,6 +4,7 @@ import. Columns come from `db/tables.py`."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -16,7 +17,7 @@ from app.db.audits import BLOCKS_OF_TURNS
 from app.db.database import Transaction, record_of
 from app.db.driver import Record
 from app.db.sessions import CHANGEABLE
-from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_rows, paged, sql
+from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, by_seq, insert_from, json_rows, paged, sql
 from app.db.turns import WHOLE_REQUEST
 from app.domain.frozen import frozen, names_of, replace, values_of
 from app.domain.stored import Counters, NewRows
@@ -225,9 +226,9 @@ _PAGE_ROWS: Final = 100
 
 @frozen
 class _Section:
-    """A list of rows of a document, sorted by `keys` of rows `x`; rows of turns `t` end with the point of the export.
-    `before_all` is a value of the first key before that of any row. An export leaves out the columns `unused`, and
-    those that are `made_anew` by an import."""
+    """A list of rows of a document, sorted by `keys` of rows `x`, messages as in `_MESSAGE_ORDER`; rows of turns `t` end
+    with the point of the export. `before_all` is a value of the first key before that of any row. An export leaves out
+    the columns `unused`, and those that are `made_anew` by an import."""
 
     table: sa.Table
     keys: tuple[str, ...]
@@ -249,7 +250,7 @@ _SECTIONS: Final[Mapping[str, _Section]] = {
     "blocks": _Section(tables.prompt_blocks, ("x.sha256",), before_all="", unused=("created_at",)),
     "turns": _Section(tables.turns, ("t.seq",), made_anew=("request_sha256",), unused=_OF_CLAIMS),
     # Terms are packed again from the content.
-    "messages": _Section(tables.messages, ("t.seq", "x.seq"), made_anew=("terms",)),
+    "messages": _Section(tables.messages, (), made_anew=("terms",)),
     "steps": _Section(tables.turn_steps, ("t.seq", "x.seq")),
     # The last message's number is known by `to_message_id`.
     "summaries": _Section(tables.session_summaries, ("x.id",), before_all=UUID(int=0), made_anew=("to_message_seq",)),
@@ -285,7 +286,20 @@ def _exported_after(section: _Section) -> Statement:
     return paged(text, section.columns)
 
 
-_EXPORTED = {name: _exported_after(section) for name, section in _SECTIONS.items()}
+_EXPORTED = {name: _exported_after(section) for name, section in _SECTIONS.items() if section.keys}
+# A turn may have a hundred thousand messages: a page by `_exported_after` would read all of those of its turn.
+_MESSAGE_ORDER = sql("""
+    SELECT coalesce(string_agg(int8send(x.seq), '' ORDER BY t.seq, x.seq), '')
+    FROM turns t JOIN messages x ON x.session_id = t.session_id AND x.turn_id = t.id
+    WHERE t.session_id = :session_id AND t.seq <= :through_seq
+    """)
+_MESSAGES = paged(
+    f"""
+    SELECT {", ".join([f"x.{column}" for column in COLUMNS["messages"]])} FROM {by_seq("messages", "x")}
+    ORDER BY array_position(:seqs, x.seq) LIMIT :limit
+    """,
+    COLUMNS["messages"],
+)
 
 
 async def exported_session(tx: Transaction, session: SessionRef, point: ForkPoint) -> JsonObject | None:
@@ -298,15 +312,34 @@ async def exported_rows(
     tx: Transaction, session_id: SessionId, section: str, point: ForkPoint
 ) -> AsyncGenerator[list[JsonObject]]:
     """A section's rows through the point, in the order a document has them, in pages of bounded size."""
+    pages = _pages(tx, session_id, section, point) if _SECTIONS[section].keys else _messages(tx, session_id, point)
+    async for rows in pages:
+        yield [{name: row[name] for name in COLUMNS[section]} for row in rows]
+
+
+async def _pages(
+    tx: Transaction, session_id: SessionId, section: str, point: ForkPoint
+) -> AsyncGenerator[list[JsonObject]]:
     statement = _EXPORTED[section]
     of_point = point.values(session_id, statement.names)
     after: JsonObject = {f"key_{at}": _SECTIONS[section].before_all for at in range(len(_SECTIONS[section].keys))}
     more = True
     while more:
         page = await tx.fetch_page(JsonObject, statement, _PAGE_ROWS, **of_point, **after)
-        yield [{name: row[name] for name in COLUMNS[section]} for row in page.rows]
+        yield page.rows
         more = page.has_more
         after = {name: page.rows[-1][name] for name in after} if more else after
+
+
+async def _messages(tx: Transaction, session_id: SessionId, point: ForkPoint) -> AsyncGenerator[list[JsonObject]]:
+    seqs: bytes = await tx.fetchval(_MESSAGE_ORDER, session_id=session_id, through_seq=point.through_seq)
+    at, more = 0, True
+    while more:
+        wanted = [seq for (seq,) in struct.iter_unpack(">q", seqs[at : at + 8 * _PAGE_ROWS])]
+        page = await tx.fetch_page(JsonObject, _MESSAGES, _PAGE_ROWS, session_id=session_id, seqs=wanted)
+        yield page.rows
+        at += 8 * len(page.rows)
+        more = bool(page.rows) and at < len(seqs)
 
 
 # A pin or a summary of a later time would keep the session from being purged, and a turn would be a change of then.
