@@ -9,6 +9,7 @@ import pytest
 from app.db.claims import claim_turn
 from app.db.records import TurnEnd, record_end
 from app.domain.errors import NotFound
+from app.domain.figures import FoundMessage
 from app.domain.incoming import IncomingMessage
 from app.domain.stored import message_row
 from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, TurnStatus
@@ -18,7 +19,7 @@ from app.services.archive.transfer import fork_session
 from app.services.sessions import search_sessions
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
-from app.services.views.search import FoundMessage, search_messages, search_session
+from app.services.views.search import search_messages, search_session
 from tests.services.service import TENANT, Service, ref_of, service
 
 FACTS = ("My sister Ottilie keeps bees behind the lighthouse.", "The invoice of the harbour crane is number 4711.")

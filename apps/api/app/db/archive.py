@@ -226,9 +226,9 @@ _PAGE_ROWS: Final = 100
 
 @frozen
 class _Section:
-    """A list of rows of a document, sorted by `keys` of rows `x`, messages as in `_MESSAGE_ORDER`; rows of turns `t` end
-    with the point of the export. `before_all` is a value of the first key before that of any row. An export leaves out
-    the columns `unused`, and those that are `made_anew` by an import."""
+    """A list of rows of a document, sorted by `keys` of rows `x`, messages as in `_MESSAGE_ORDER`; rows of turns `t`
+    end with the point of the export. `before_all` is a value of the first key before that of any row. An export leaves
+    out the columns `unused`, and those that are `made_anew` by an import."""
 
     table: sa.Table
     keys: tuple[str, ...]

@@ -1,4 +1,5 @@
-"""Figures of sessions, pins, windows and turns: for lists and plots, as clients read them, and for metrics."""
+"""Figures of sessions, pins, windows and turns, for lists and plots, and what searches find: as clients read them, and
+for metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from app.domain.frozen import described, frozen
-from app.domain.types import JsonObject, MessageId, Purpose, SessionId, SummaryId, TurnId, TurnStatus
+from app.domain.types import JsonObject, MessageId, Purpose, Role, SessionId, SummaryId, TurnId, TurnStatus
 
 
 @frozen
@@ -182,3 +183,56 @@ class OpenTurnCount:
 
     turns: int
     oldest_s: float
+
+
+@frozen
+class FoundInSession:
+    """A message that has the words. `complete` says whether the excerpt is all of its text."""
+
+    session_id: SessionId
+    message_id: MessageId
+    turn_id: TurnId
+    turn_seq: int
+    seq: int
+    role: Role
+    name: str | None
+    said_at: datetime
+    excerpt: str
+    complete: bool
+
+
+@frozen
+class FoundMessage(FoundInSession):
+    """A message that matches, with its score and the reasons. Within one answer, a higher `score` matches better."""
+
+    score: float
+    matched: Sequence[str] = described("Words of the query that the message has.")
+    related: Sequence[JsonObject] = described("Related words that the message has in place of others.")
+    similarity: float | None = described(
+        "Similarity in meaning to the query, by the deployment's embedding model; null if it is "
+        "not near, or if there is no such model."
+    )
+
+
+@frozen
+class Found:
+    """The results of a search, best first, on one page."""
+
+    items: Sequence[FoundMessage]
+    next_cursor: None
+    searched_messages: int = described("Number of messages searched.")
+    unsearched_messages: int = described(
+        "Older messages that are not indexed yet; each turn that recalls indexes some."
+    )
+
+
+@frozen
+class FoundPage:
+    """A page that was read back."""
+
+    page: int = described("Page number, from 1.")
+    pages: int | None = described("Number of the message's pages; null for a list of matches.")
+    has_more: bool = described("Whether there is a next page.")
+    content: str = described("The text as a turn's model receives it.")
+    handles: Sequence[str] = described("Handles of the messages in it; `m12` has `seq` 12.")
+    estimated_tokens: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails, to_json
@@ -16,7 +16,9 @@ from app.domain.types import JsonObject
 from app.engine.policy.design_names import by_given_name, in_our_names, refuse_extremes
 from app.engine.policy.fields import MEANINGS, check_allocation, check_combination, check_priority
 from app.engine.policy.policy import ContextPolicy, preset_policy
-from app.services.runtime import Runtime
+
+if TYPE_CHECKING:  # the process of an import reads policies, and does without the rest of the service
+    from app.services.runtime import Runtime
 
 
 def _overrides_model() -> type[BaseModel]:

@@ -14,7 +14,7 @@ from app.api.openapi import READ, WRITE, Cursor, FromSeq, NewestFirst, Order, re
 from app.api.routes.turns import turn_request
 from app.api.schemas import context as schemas
 from app.api.schemas.turns import PreviewIn, PreviewOut
-from app.domain.figures import CurrentWindow, TimelineRange, TurnPoint
+from app.domain.figures import CurrentWindow, Found, FoundInSession, FoundPage, TimelineRange, TurnPoint
 from app.domain.frozen import replace
 from app.domain.stored import StoredSummary
 from app.domain.types import LARGEST, SUMMARY_LISTS, JsonObject, MessageId, SummaryId, SummaryItem
@@ -52,9 +52,7 @@ async def get_context(call: Call, session: SessionInPath) -> CurrentWindow:
 
 
 @router.get("/search", response_model=schemas.FoundOut)
-async def search_session(
-    call: Call, session: SessionInPath, q: SearchWords, limit: MostFound = DEFAULT_FOUND
-) -> search.Found:
+async def search_session(call: Call, session: SessionInPath, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> Found:
     """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
     an embedding model's usage."""
     return await search.search_session(call.rt, session, q, limit)
@@ -63,7 +61,7 @@ async def search_session(
 @router.get("/look-back", response_model=schemas.LookBackOut)
 async def look_back(
     call: Call, session: SessionInPath, q: LookBackWords = "", handle: Handle = None, page: PageNumber = None
-) -> search.FoundPage:
+) -> FoundPage:
     """Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
     by page. With both, the page of that message that has the words. Writes nothing but an embedding model's usage."""
     return await search.look_back(call.rt, session, query=q.strip(), handle=handle, page=page)
@@ -72,7 +70,7 @@ async def look_back(
 @search_router.get("", response_model=schemas.FoundInSessions)
 async def search_messages(
     call: Call, q: SearchWords, limit: MostFound = DEFAULT_FOUND, cursor: Cursor = None
-) -> Page[search.FoundInSession]:
+) -> Page[FoundInSession]:
     """Messages of all sessions that contain all words of `q`, newest session first, and at most the newest three of
     each session. A short page may not be the last."""
     return await search.search_messages(call.rt, call.tenant_id, q, limit, cursor)

@@ -11,10 +11,19 @@ from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema, creat
 from app.api.schemas.values import Answer, Id, In, Instant, Open, Paged, answer_of, optional, row_of
 from app.domain.audit import TrimAction, TrimLog, TurnContext
 from app.domain.content import fields_of
-from app.domain.figures import CurrentWindow, LaidOut, PointWindow, TimelineRange, TurnPoint
+from app.domain.figures import (
+    CurrentWindow,
+    Found,
+    FoundInSession,
+    FoundMessage,
+    FoundPage,
+    LaidOut,
+    PointWindow,
+    TimelineRange,
+    TurnPoint,
+)
 from app.domain.stored import MOST_CITED_MESSAGES, StoredSummary
 from app.domain.types import MOST_FOCUS_CHARS, REGIONS, Count, Name
-from app.services.views.search import Found, FoundInSession, FoundMessage, FoundPage
 
 _REGIONS: dict[str, Any] = dict.fromkeys(REGIONS, (Count, ...))
 

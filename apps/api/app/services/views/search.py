@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from functools import partial
 from itertools import accumulate, groupby
 from time import monotonic
@@ -15,9 +14,9 @@ from app.db.driver import Record
 from app.db.recall import found_messages, messages_with_words, sessions_with_messages
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
-from app.domain.frozen import described, frozen
+from app.domain.figures import Found, FoundInSession, FoundMessage, FoundPage
 from app.domain.recalled import reasons_of
-from app.domain.types import Content, JsonObject, MessageId, Role, SessionId, SessionRef, TenantId, TurnId
+from app.domain.types import Content, JsonObject, SessionId, SessionRef, TenantId
 from app.engine.recall.bm25 import MOST_HITS, Query, search
 from app.engine.recall.dates import day_of
 from app.engine.recall.index import Index
@@ -41,47 +40,6 @@ _MESSAGES_AT_ONCE = 1_000
 _LONGEST_SEARCH_S = 2.0
 MOST_OF_A_SESSION = 3
 MOST_QUERY_WORDS = 10
-
-
-@frozen
-class FoundInSession:
-    """A message that has the words. `complete` says whether the excerpt is all of its text."""
-
-    session_id: SessionId
-    message_id: MessageId
-    turn_id: TurnId
-    turn_seq: int
-    seq: int
-    role: Role
-    name: str | None
-    said_at: datetime
-    excerpt: str
-    complete: bool
-
-
-@frozen
-class FoundMessage(FoundInSession):
-    """A message that matches, with its score and the reasons. Within one answer, a higher `score` matches better."""
-
-    score: float
-    matched: Sequence[str] = described("Words of the query that the message has.")
-    related: Sequence[JsonObject] = described("Related words that the message has in place of others.")
-    similarity: float | None = described(
-        "Similarity in meaning to the query, by the deployment's embedding model; null if it is "
-        "not near, or if there is no such model."
-    )
-
-
-@frozen
-class Found:
-    """The results of a search, best first, on one page."""
-
-    items: Sequence[FoundMessage]
-    next_cursor: None
-    searched_messages: int = described("Number of messages searched.")
-    unsearched_messages: int = described(
-        "Older messages that are not indexed yet; each turn that recalls indexes some."
-    )
 
 
 async def search_session(rt: Runtime, session: SessionRef, words: str, limit: int) -> Found:
@@ -176,18 +134,6 @@ def _excerpt(content: Content, terms: tuple[str, ...]) -> JsonObject:
     text = content_text(content)
     part = excerpt(text, terms, _EXCERPT_CHARS)
     return {"excerpt": part, "complete": part == text}
-
-
-@frozen
-class FoundPage:
-    """A page that was read back."""
-
-    page: int = described("Page number, from 1.")
-    pages: int | None = described("Number of the message's pages; null for a list of matches.")
-    has_more: bool = described("Whether there is a next page.")
-    content: str = described("The text as a turn's model receives it.")
-    handles: Sequence[str] = described("Handles of the messages in it; `m12` has `seq` 12.")
-    estimated_tokens: int
 
 
 async def look_back(rt: Runtime, session: SessionRef, *, query: str, handle: str | None, page: int | None) -> FoundPage:
