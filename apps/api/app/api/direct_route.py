@@ -22,7 +22,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api import problems
@@ -179,13 +179,15 @@ class DirectRoute(APIRoute):
         try:
             if self.authenticated:
                 call.tenant_id = await authenticate(scope)
-                send = _counted(call, send)
                 if not self._only_reads:
                     call.service.answers.check_share(call.tenant_id)
             response = await self._handle(call)
-            size_bytes = len(getattr(response, "body", b""))  # a stream has none
-            if self.authenticated and self._only_reads and size_bytes > _LONG_ANSWER_BYTES:
-                call.service.answers.check(call.tenant_id, size_bytes)
+            size_bytes = len(getattr(response, "body", b""))
+            is_stream = isinstance(response, StreamingResponse)
+            if self.authenticated and (is_stream or size_bytes > _LONG_ANSWER_BYTES):
+                if self._only_reads and not is_stream:
+                    call.service.answers.check(call.tenant_id, size_bytes)
+                send = _counted(call, send)
         except PlimsollError as error:
             response = problems.answer_to(scope, error)
         await response(scope, receive, send)
