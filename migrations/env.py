@@ -22,8 +22,10 @@ from app.db.tables import metadata
 ONE_AT_A_TIME = f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"
 # Where the tables are distributed, several of them are changed in one transaction only so; elsewhere it means nothing.
 NODE_BY_NODE = "SET LOCAL citus.multi_shard_modify_mode = 'sequential'"
-# The role or the database may have a limit that is meant for requests.
-STATEMENTS_OF_ANY_LENGTH = "SET LOCAL statement_timeout = 0"
+# The role or the database may have limits that are meant for requests. Servers before 17 have only the first of these.
+OF_ANY_LENGTH = """
+    SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')
+"""
 WAIT_FOR_ANOTHER_MIGRATION = "SET LOCAL lock_timeout = '10min'"
 
 
@@ -34,7 +36,7 @@ def migrate(connection: Connection) -> None:
     idle_s: float = given_s.get("idle_s", IDLE_S)
     context.configure(connection=connection, target_metadata=metadata, compare_server_default=True)
     with context.begin_transaction():
-        connection.execute(text(STATEMENTS_OF_ANY_LENGTH))
+        connection.execute(text(OF_ANY_LENGTH))
         connection.execute(text(WAIT_FOR_ANOTHER_MIGRATION))
         connection.execute(text(ONE_AT_A_TIME))
         connection.execute(text(f"SET LOCAL lock_timeout = {int(table_wait_s * 1000)}"))

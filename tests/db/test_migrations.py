@@ -114,10 +114,10 @@ async def test_several_at_once_in_one_process_all_succeed(empty_database_url: st
 async def _one_that_waits(server: str, url: str, **settings: str) -> AsyncGenerator[tuple[Any, asyncio.Task[None]]]:
     """An upgrade of a database with these settings, which waits for another migration, and the other's connection. At
     the end the other one commits, and the upgrade goes on."""
-    for setting, value in settings.items():
-        await execute(server, f"ALTER DATABASE {urlsplit(url).path[1:]} SET {setting} = '{value}'")
     connection = await cast(Any, asyncpg).connect(url)
     try:
+        for setting, value in settings.items():
+            await execute(server, f"ALTER DATABASE {urlsplit(url).path[1:]} SET {setting} = '{value}'")
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
             waiting = asyncio.create_task(upgrade(url))
@@ -148,11 +148,14 @@ async def test_who_waited_for_another_sees_its_migration_whatever_the_isolation_
     assert await tables(empty_database_url) == {"alembic_version"}
 
 
-async def test_one_waits_for_another_longer_than_for_a_table_and_than_statements_of_the_database_may_take(
-    postgres_server: str, empty_database_url: str
+@pytest.mark.parametrize("limit", ["statement_timeout", "transaction_timeout"])
+async def test_one_waits_for_another_longer_than_for_a_table_and_than_work_of_the_database_may_take(
+    postgres_server: str, empty_database_url: str, limit: str
 ) -> None:
-    async with _one_that_waits(postgres_server, empty_database_url, statement_timeout="100ms") as (_, waiting):
-        await asyncio.sleep(0.3)
+    if not await execute(postgres_server, f"SELECT FROM pg_settings WHERE name = '{limit}'"):
+        pytest.skip(f"this server has no {limit}")
+    async with _one_that_waits(postgres_server, empty_database_url, **{limit: "1s"}) as (_, waiting):
+        await asyncio.sleep(1.2)
         assert not waiting.done()
     assert await state(empty_database_url) is SchemaState.CURRENT
 
