@@ -8,12 +8,14 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from app.db.claims import claim_turn
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import SessionId
+from app.services import background
 from app.services.background import probe_database, sweep_forever
 from app.services.openai.conversations import add_items
 from app.services.runtime import Runtime
@@ -21,12 +23,13 @@ from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
 from app.services.views.deployment import readiness
 from app.telemetry.metrics import Telemetry
-from tests.pooling import own_connection, own_database
+from tests.pooling import own_connection, own_database, past_pooler
 from tests.providers.server import Answer, Seen, serving
 from tests.services.faulty_database import faulty_database
 from tests.services.service import Service, chat, model, models_toml, ref_of, service
 from tests.services.test_tools import TOOLS, calls
 from tests.telemetry.test_metrics import values
+from torture.databases import connected
 
 
 def measured(telemetry: Telemetry) -> dict[str, float]:
@@ -181,6 +184,35 @@ async def test_a_database_that_falls_silent_on_open_connections_is_seen_and_so_i
         faults.answer.set()
         await until_up(rt)
         await rt.database.aclose()
+
+
+async def test_why_the_database_is_unavailable_is_logged_once_and_so_is_its_return(
+    postgres_server: str, database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise nothing would tell, for example, that a password was changed: clients do not get the reason."""
+    name = urlsplit(past_pooler(database_url)).path[1:]
+    ends_connections = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608 - a database of ours
+    monkeypatch.setattr(background, "_PROBE_S", 0.01)
+    async with service(database_url) as at:
+        probing = asyncio.create_task(background.probe_forever(at.rt))
+        try:
+            async with connected(postgres_server) as server:
+                await server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+                await server.execute(ends_connections)
+                await _until_logged(caplog, "database_unavailable: The database takes no connections now. (")
+                await server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+                await _until_logged(caplog, "database_available")
+        finally:
+            probing.cancel()
+    assert caplog.text.count("is not currently accepting connections") == 1
+
+
+async def _until_logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    for _ in range(1000):
+        if text in caplog.text:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"not logged: {text}")
 
 
 async def until_up(rt: Runtime) -> None:

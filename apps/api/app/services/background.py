@@ -70,15 +70,15 @@ async def renew_forever(rt: Runtime) -> None:
 
 async def _renew_leases(rt: Runtime) -> None:
     """Each lease is renewed by itself, so that a node that cannot be reached stops no renewals on other nodes."""
-    failed = 0
+    failed, detail = 0, ""
     for claim, task in rt.leases.held():
         try:
             if not await rt.database.run(renew_lease, claim, rt.turn_lease_s):
                 task.cancel()
-        except DatabaseUnavailable:
-            failed += 1
+        except DatabaseUnavailable as error:
+            failed, detail = failed + 1, error.detail
     if failed:
-        logger.warning("%d leases could not be renewed: the database cannot be reached", failed)
+        logger.warning("%d leases could not be renewed: %s", failed, detail)
 
 
 async def sweep_forever(rt: Runtime) -> None:
@@ -126,19 +126,35 @@ async def _end_lost_turns_of(database: Database, session_id: SessionId) -> int:
 
 
 async def probe_forever(rt: Runtime) -> None:
+    """Probes the database every ten seconds, and logs when it becomes unavailable, with the reason, and available."""
+    known = ""
     while True:
-        await probe_database(rt)
+        problem = await probe_database(rt)
+        if problem and problem != known:
+            logger.warning("database_unavailable: %s", problem)
+        if known and not problem:
+            logger.warning("database_available: it answers again and takes writes")
+        known = problem
         await asyncio.sleep(_PROBE_S)
 
 
-async def probe_database(rt: Runtime) -> None:
-    """Measures whether the database answers in time and accepts writes, and which turns are open in it."""
-    found = None
-    with suppress(DatabaseUnavailable):
+async def probe_database(rt: Runtime) -> str:
+    """Measures whether the database answers in time and accepts writes, and which turns are open in it. Returns why it
+    is unavailable, or nothing."""
+    found, problem = None, ""
+    try:
         async with rt.database.promptly():
-            if not await rt.database.is_read_only():
+            if await rt.database.is_read_only():
+                problem = "The database is read-only now."
+            else:
                 found = await rt.database.run(count_open_turns)
+    except DatabaseUnavailable as error:
+        # What the server or the system said: the probe has no values of clients that a message could quote.
+        cause = error.__cause__
+        said = getattr(cause, "strerror", None) or str(cause or "")
+        problem = f"{error.detail} ({said})" if said else error.detail
     rt.telemetry.database.probed(found)
+    return problem
 
 
 async def calibrate_forever(rt: Runtime) -> None:
