@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.domain.audit import Audit
 from app.domain.errors import ProviderError
 from app.domain.types import SessionId, TurnId, TurnRecord, TurnStatus
-from app.serving import METRICS_BYTES
 from app.telemetry.metrics import Telemetry
 
 _WORKER = """
@@ -218,15 +218,43 @@ def test_two_processes_are_counted_as_one_service(tmp_path: Path) -> None:
     assert found["database_up"] == 1
 
 
-def test_the_files_of_a_worker_have_no_gap_that_a_full_disk_could_not_hold(tmp_path: Path) -> None:
+_WITH_ALL_LABELS = """
+import json, sys
+from decimal import Decimal
+from pathlib import Path
+from typing import get_args
+from app.api.problems import KINDS
+from app.domain.types import Purpose, TurnStatus, Usage
+from app.telemetry.metrics import Telemetry
+from tests.telemetry.test_metrics import audit_of, turn_of
+folder = Path(sys.argv[1])
+def on_disk():
+    found = {path.name: path.stat() for path in folder.glob("*.db")}
+    return {name: [each.st_size, each.st_blocks * 512] for name, each in found.items()}
+aliases = sys.argv[2:]
+telemetry = Telemetry(aliases, folder, KINDS)
+before = on_disk()
+for alias in [*aliases, "a stranger"]:
+    audit = audit_of(wire_tokens=100, actual_tokens=100)
+    telemetry.turn_finished(turn_of(TurnStatus.COMPLETED, 100, alias), [audit], 0.1)
+    for purpose in get_args(Purpose):
+        telemetry.model_usage(alias=alias, purpose=purpose, usage=Usage(1, 1), cost_usd=Decimal(1))
+    for purpose in [*get_args(Purpose), "count", "another"]:
+        with telemetry.measured_call(alias, purpose):
+            pass
+print(json.dumps([before, on_disk()]))
+"""
+
+
+def test_the_files_of_a_worker_never_grow_and_have_no_gap_that_a_full_disk_could_not_hold(tmp_path: Path) -> None:
+    """A write to a part of a mapped file that the disk cannot hold ends the worker."""
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    imports = "import pathlib, sys; from app.telemetry.metrics import Telemetry; "
-    started = imports + "Telemetry(['main'], pathlib.Path(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", started, str(tmp_path)], env=environment, check=True)
-    sizes = [(path.stat().st_size, path.stat().st_blocks * 512) for path in tmp_path.iterdir()]
-    assert len(sizes) > 3
-    assert all(size <= on_disk for size, on_disk in sizes)
-    assert sum(size for size, _ in sizes) <= METRICS_BYTES
+    aliases = [f"model-{number}-{'é' * 40}" for number in range(20)]
+    command = [sys.executable, "-c", _WITH_ALL_LABELS, str(tmp_path), *aliases]
+    before, after = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+    assert before == after
+    assert len(before) > 3
+    assert all(size <= on_disk for size, on_disk in before.values())
 
 
 def test_a_worker_that_replaces_a_killed_one_goes_on_with_its_counts_and_not_with_its_state(tmp_path: Path) -> None:

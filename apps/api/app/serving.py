@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import wait
@@ -44,6 +44,7 @@ from app.services.embeddings import LOCAL
 from app.services.keys import OPEN_TENANT, any_key_exists
 from app.services.paging import FIRST_ID, LAST_ID
 from app.services.process_state import Drain
+from app.telemetry.files import reserve_disk
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -54,8 +55,6 @@ _CUT_OFF_S = 1
 """Further seconds, after `DRAIN_S`, until running requests are cancelled."""
 _WORKER_SILENCE_S = 30
 _BACKLOG = 2048
-METRICS_BYTES = 1024 * 1024
-"""Room for the metrics of one of several workers. Until it serves, they are files of 64 KiB each."""
 _SWITCH_INTERVAL_S = 0.0001
 """How long a busy thread can hold the interpreter while the serving thread waits.
 
@@ -101,7 +100,7 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
         os.environ["DATABASE_URL"] = dsn
         configure_logging(settings.log_level, settings.log_format)  # for the thread that watches the database
         log_unhandled_errors()
-        with _workers_folder(settings, listener):
+        with _workers_folder(settings, listener, (*catalogue.models, LOCAL)):
             _run(settings, listener, _welcome(settings, listener, catalogue.default, keys_exist=keys_exist))
 
 
@@ -344,7 +343,7 @@ def _check_database(dsn: str, listener: socket.socket, *, transaction_pooler: bo
 
 
 @contextlib.contextmanager
-def _workers_folder(settings: Settings, listener: socket.socket) -> Generator[None]:
+def _workers_folder(settings: Settings, listener: socket.socket, aliases: Iterable[str]) -> Generator[None]:
     """With several workers, a new folder for their shared metrics, named by the address, and the catalogue as it is
     now: a worker that replaces another has the same one, whatever becomes of the file."""
     if settings.workers == 1:
@@ -354,9 +353,8 @@ def _workers_folder(settings: Settings, listener: socket.socket) -> Generator[No
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir(parents=True)
-        room = folder / "room"
-        room.write_bytes(bytes(settings.workers * METRICS_BYTES))
-        room.unlink()
+        for number in range(settings.workers):
+            reserve_disk(folder, number, aliases)
         if settings.models_file is not None:
             os.environ["MODELS_FILE"] = str(shutil.copy(settings.models_file, folder / "models.toml"))
     except OSError as error:

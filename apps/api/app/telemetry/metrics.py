@@ -36,6 +36,7 @@ from app.domain.audit import Audit, CacheBreak
 from app.domain.errors import ProviderError, ProviderFault
 from app.domain.figures import OpenTurnCount
 from app.domain.types import OPEN_STATUSES, Purpose, TurnRecord, TurnStatus, Usage
+from app.telemetry.files import OTHER, reserve_disk
 
 SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
 """The model's summary was used, or the deterministic one; or another process was faster; or none could be made."""
@@ -66,7 +67,7 @@ class Telemetry:
     ) -> None:
         self._aliases, self._problem_codes = frozenset(aliases), frozenset(problem_codes)
         own, self._registry = _Registry(), CollectorRegistry()
-        self._place = None if multiprocess_dir is None else _take_place(multiprocess_dir)
+        self._place = None if multiprocess_dir is None else _take_place(multiprocess_dir, self._aliases)
         self._turns = _TurnMetrics(own)
         self.turns_lost = self._turns.lost.inc
         self._summaries = _SummaryMetrics(own)
@@ -91,7 +92,6 @@ class Telemetry:
         if self._place is not None:
             self.session_cache_size(0)
             stored = MultiProcessCollector(None, str(multiprocess_dir))
-            _fill(Path(self._place.name))
         self._registry.register(_Scrape(stored, self.database))
 
     def turn_finished(self, turn: TurnRecord, audits: Sequence[Audit], seconds: float) -> None:
@@ -152,7 +152,7 @@ class Telemetry:
 
     def problem_answered(self, code: str) -> None:
         """Counts a request that got a problem instead of an answer, or at the end of its stream."""
-        self._problems.labels(code if code in self._problem_codes else "other").inc()
+        self._problems.labels(code if code in self._problem_codes else OTHER).inc()
 
     def prompt_cache_broken(self, cause: CacheBreak) -> None:
         """Counts a prompt that does not continue the one before it."""
@@ -167,7 +167,7 @@ class Telemetry:
         return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def _alias(self, alias: str) -> str:
-        return alias if alias in self._aliases else "other"
+        return alias if alias in self._aliases else OTHER
 
 
 class _Registry(CollectorRegistry):
@@ -347,9 +347,9 @@ class _Scrape(Collector):
         )
 
 
-def _take_place(folder: Path) -> IO[bytes]:
+def _take_place(folder: Path, aliases: Iterable[str]) -> IO[bytes]:
     """The file `N.worker` of the lowest N that no living worker has, locked for as long as this process lives. Metrics
-    that are made afterwards are stored under this number."""
+    that are made afterwards are stored under this number, in files that are whole on the disk."""
     number = 0
     while True:
         place = (folder / f"{number}.worker").open("wb")
@@ -359,14 +359,6 @@ def _take_place(folder: Path) -> IO[bytes]:
             place.close()
             number += 1
         else:
+            reserve_disk(folder, number, aliases)
             values.ValueClass = cast(Any, values).MultiProcessValue(lambda number=number: number)
             return place
-
-
-def _fill(place: Path) -> None:
-    """Makes the disk hold this worker's files whole. They are mapped with gaps: a write to one ends the process, by
-    SIGBUS, once the disk is full."""
-    for path in place.parent.glob(f"*_{place.stem}.db"):
-        content = path.read_bytes()
-        with path.open("r+b") as file:
-            file.write(content)
