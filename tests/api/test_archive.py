@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import resource
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -138,6 +139,21 @@ def test_a_tenant_whose_exports_are_not_read_gets_no_more_of_them_until_they_are
             gc.enable()
         assert again.status_code == 200
         assert len(again.json()["messages"]) == 140
+
+
+def test_an_export_that_the_temporary_folder_cannot_hold_is_refused_until_it_can(client: httpx.Client) -> None:
+    """A limit on the size of files is to a writer what a full disk is."""
+    messages = [{"role": role, "content": "x" * 100_000} for _ in range(20) for role in ("user", "assistant")]
+    path = f"/v1/sessions/{client.post(IMPORT, json={'messages': messages}).json()['id']}/export"
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * 1024 * 1024, unlimited[1]))
+    try:
+        refused = client.get(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert_problem(refused, 503, "process_busy")
+    assert refused.headers["Retry-After"]
+    assert len(client.get(path).json()["messages"]) == 40
 
 
 def test_messages_in_the_openai_form_become_a_session(client: httpx.Client) -> None:

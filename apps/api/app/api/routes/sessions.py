@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from decimal import Decimal
 from tempfile import SpooledTemporaryFile
 from typing import IO, Annotated, Any, cast
@@ -21,14 +22,16 @@ from app.api.schemas.archive import Document, ImportIn, read_import
 from app.api.schemas.values import in_words
 from app.api.streaming import ClosingResponse
 from app.archive.document import FORMAT, VERSION
-from app.domain.errors import Busy, InvalidRequest, NotFound
+from app.domain.errors import Busy, InvalidRequest, NotFound, ProcessBusy
 from app.domain.frozen import values_of
 from app.domain.types import JsonObject, Pin, Session, TurnId
 from app.services import sessions
 from app.services.archive import transfer
 from app.services.paging import Page
-from app.services.process_state import HeldBytes
+from app.services.process_state import BUSY_RETRY_S, HeldBytes
 from app.services.views.context import pin_figures
+
+logger = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 
@@ -209,7 +212,7 @@ async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
     """Return the document of these parts as a private temporary file, positioned at its beginning.
 
     A slow client then reads from the file, and the database connection is free for other requests. A file of up to
-    1 MiB is kept in memory.
+    1 MiB is kept in memory. Raises `ProcessBusy` if the file cannot be written.
     """
     file = cast("IO[bytes]", SpooledTemporaryFile(_IN_MEMORY_BYTES))  # noqa: SIM115 - whoever sends it closes it
     pieces = [orjson.dumps({"format": FORMAT, "version": VERSION})[:-1]]
@@ -232,10 +235,14 @@ async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
                     await asyncio.to_thread(file.writelines, pieces)
                     pieces, unwritten_bytes = [], 0
         await asyncio.to_thread(file.writelines, [*pieces, b"]}\n"])
-    except BaseException:
-        file.close()
-        raise
-    file.seek(0)
+        file.seek(0)
+    except BaseException as error:
+        with suppress(OSError):  # on a full disk, for what was not written yet
+            file.close()
+        if not isinstance(error, OSError):
+            raise
+        logger.warning("an export could not be written to the temporary folder: %s", error.strerror)
+        raise ProcessBusy("This process has no room for the temporary file of an export.", BUSY_RETRY_S) from error
     return file
 
 
