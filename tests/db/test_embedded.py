@@ -181,6 +181,14 @@ def test_a_cause_that_prevents_the_start_is_reported_in_one_sentence(tmp_path: P
         embedded.start(tmp_path / "file")
 
 
+def test_why_it_ended_is_reported_though_it_then_logs_that_it_ended(data_dir: Path) -> None:
+    embedded.start(data_dir).stop()  # so that the log is of two starts
+    for segment in (data_dir / "postgres" / "data" / "pg_wal").glob("0*"):
+        segment.unlink()
+    with pytest.raises(embedded.EmbeddedPostgresError, match=r"ended at once: .*could not locate a valid checkpoint"):
+        embedded.start(data_dir)
+
+
 def test_data_of_another_version_is_left_alone(data_dir: Path) -> None:
     version = data_dir / "postgres" / "data" / "PG_VERSION"
     version.write_text("16\n")

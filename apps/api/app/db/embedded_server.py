@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
@@ -29,6 +30,7 @@ _LOCK_TIMEOUT_S = 60.0
 _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
 _ORPHANS_END_WITHIN_S = 1.0
+_IS_FATAL = re.compile(r" (FATAL|PANIC):  (?!the database system is )")
 
 _SETTINGS = {
     "listen_addresses": "",
@@ -266,8 +268,12 @@ def _environment() -> dict[str, str]:
 
 
 def _last_log_lines(server: Server) -> str:
-    lines = server.log.read_text(errors="replace").strip().splitlines() if server.log.exists() else []
-    return " / ".join(lines[-3:]) or "it wrote no log"
+    """The last errors since the server was started, else its last lines: after an error it logs how it ends. What it
+    tells clients that it refuses meanwhile is no error of its own."""
+    log = server.log.read_text(errors="replace") if server.log.exists() else ""
+    lines = log[max(0, log.rfind("LOG:  starting PostgreSQL")) :].strip().splitlines()
+    errors = [line for line in lines if _IS_FATAL.search(line)]
+    return " / ".join((errors or lines)[-3:]) or "it wrote no log"
 
 
 def _wait(deadline: float, server: Server, complaint: str) -> None:
