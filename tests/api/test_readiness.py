@@ -52,8 +52,9 @@ def test_a_migration_leaves_the_replicas_of_the_version_before_ready_but_not_tho
         assert client.post(f"/v1/sessions/{session}/turns", json={"content": "Hi"}).status_code == 201
 
 
-@pytest.mark.parametrize("right", ["INSERT ON messages", "UPDATE ON turns", "SELECT ON pins"])
-def test_a_replica_whose_database_user_may_not_store_turns_is_not_ready(database_url: str, right: str) -> None:
+@contextmanager
+def served_as_another(database_url: str) -> Generator[tuple[httpx.Client, str]]:
+    """A client of a service whose database user is not the owner of the tables, and the user's name."""
     name = f"served_{uuid4().hex[:12]}"
     parts = urlsplit(past_pooler(database_url))  # ours connects as one user for all
     user = urlunsplit(parts._replace(netloc=f"{name}@{parts.netloc.rpartition('@')[2]}"))
@@ -61,8 +62,30 @@ def test_a_replica_whose_database_user_may_not_store_turns_is_not_ready(database
     try:
         with serving(settings_for(user)) as url, httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
             assert client.get("/readyz").status_code == 200
-            asyncio.run(execute(database_url, f"REVOKE {right} FROM {name}"))
-            answer = client.get("/readyz")
-            assert (answer.status_code, answer.json()["database"]) == (503, "unavailable")
+            yield client, name
     finally:
         asyncio.run(execute(database_url, f"DROP OWNED BY {name}; DROP ROLE {name}"))
+
+
+@pytest.mark.parametrize("right", ["INSERT ON messages", "UPDATE ON turns", "SELECT ON pins"])
+def test_a_replica_whose_database_user_may_not_store_turns_is_not_ready(database_url: str, right: str) -> None:
+    with served_as_another(database_url) as (client, name):
+        asyncio.run(execute(database_url, f"REVOKE {right} FROM {name}"))
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()["database"]) == (503, "unavailable")
+
+
+def test_a_replica_that_row_security_keeps_from_all_rows_is_not_ready(database_url: str) -> None:
+    with served_as_another(database_url) as (client, _):
+        try:
+            asyncio.run(execute(database_url, "ALTER TABLE messages ENABLE ROW LEVEL SECURITY"))
+            answer = client.get("/readyz")
+            assert (answer.status_code, answer.json()["database"]) == (503, "unavailable")
+            refused = client.post(f"/v1/sessions/{new_session(client)}/turns", json={"content": "Hi"})
+            assert (refused.status_code, refused.json()["code"]) == (503, "database_unavailable")
+            asyncio.run(execute(database_url, "CREATE POLICY all_rows ON messages USING (true)"))
+            assert client.get("/readyz").status_code == 200
+            assert client.post(f"/v1/sessions/{new_session(client)}/turns", json={"content": "Hi"}).status_code == 201
+        finally:
+            undone = "DROP POLICY IF EXISTS all_rows ON messages; ALTER TABLE messages DISABLE ROW LEVEL SECURITY"
+            asyncio.run(execute(database_url, undone))

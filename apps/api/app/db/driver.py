@@ -189,7 +189,9 @@ _UNAVAILABLE: Final[Mapping[type, str]] = {
     **dict.fromkeys(GONE, _UNREACHABLE),
     asyncpg.UndefinedTableError: _ANOTHER_SCHEMA,
     asyncpg.UndefinedColumnError: _ANOTHER_SCHEMA,
-    asyncpg.InsufficientPrivilegeError: "The database's user may not do this; grant it all rights on the tables.",
+    asyncpg.InsufficientPrivilegeError: (
+        "The database's user may not do this; grant it all rights on the tables, and leave their row security off."
+    ),
     asyncpg.ReadOnlySQLTransactionError: "The database is read-only now.",
     asyncpg.QueryCanceledError: "The database did not finish a statement: {}.",
     asyncpg.InsufficientResourcesError: "The database has no disk, memory or connection left.",

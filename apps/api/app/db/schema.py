@@ -119,13 +119,16 @@ _NEEDED = (
 )
 _HAS_RIGHTS = Statement(
     f"""
-    SELECT coalesce(bool_and(has_table_privilege(to_regclass(name), of)), true)
-    FROM (VALUES {", ".join(map(str, _NEEDED))}) AS needed(name, of)
+    SELECT coalesce(bool_and(has_table_privilege(id, of) AND NOT (
+        row_security_active(id) AND NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = id)
+    )), true)
+    FROM (VALUES {", ".join(map(str, _NEEDED))}) AS needed(name, of), to_regclass(name) AS id
     """,
     (),
 )
 
 
 async def may_take_turns(tx: Transaction) -> bool:
-    """Whether the database's user has the rights on tables that a turn needs; others may be withheld on purpose."""
+    """Whether the database's user has the rights on tables that a turn needs; others may be withheld on purpose. Under
+    row security without a policy it has none."""
     return await tx.fetchval(_HAS_RIGHTS)
