@@ -86,6 +86,29 @@ async def test_a_turn_whose_claim_was_committed_without_an_answer_is_ended_at_on
         await _assert_only_ended(at, session.id)
 
 
+async def test_a_turn_whose_claim_was_committed_by_a_database_that_then_was_away_is_ended_when_it_is_back(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        faulty_database(database_url) as (url, faults),
+        serving(chat("Once.")) as server,
+        service(url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        await at.turn(session.id, "Warm up")
+        faults.swallow_after = b"COMMIT\0"
+        faults.away = True  # connections that are open go on
+        with pytest.raises(DatabaseUnavailable):
+            await at.turn(session.id, "Hi")
+        for _ in range(1000):
+            if faults.fired >= 2:  # the answer was swallowed, and then the end of the turn was refused
+                break
+            await asyncio.sleep(0.01)
+        assert faults.fired >= 2
+        faults.come_back()
+        await _assert_only_ended(at, session.id)
+
+
 class _Unacknowledged(Database):
     """A database whose first transaction is committed and never answered."""
 
