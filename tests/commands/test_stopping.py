@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +19,7 @@ import pytest
 
 from tests.api.conftest import PATIENCE_S
 from tests.commands.test_cli import address, serving
+from tests.pooling import pooler_settings
 
 _ANSWER = (
     b'{"id":"c","object":"chat.completion","model":"m","choices":[{"index":0,"finish_reason":"stop",'
@@ -121,3 +125,26 @@ def test_a_request_that_takes_longer_than_it_may_after_the_signal_is_told_so(tmp
         assert process.wait(timeout=PATIENCE_S) == 0
         asked.close()
     assert "Exception in ASGI application" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_it_serves_with_standard_streams_that_were_closed_before(
+    tmp_path: Path, database_url: str, closed: str
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = f"exec {sys.executable} -c 'from app.cli import main; main()' serve --port {port} {closed}"
+    settings = {"DATABASE_URL": database_url, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(["/bin/sh", "-c", command], cwd=tmp_path, env=os.environ | settings | pooler_settings())
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while process.poll() is None and time.monotonic() < deadline:
+            with suppress(httpx.TransportError):
+                assert httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+                break
+            time.sleep(0.05)
+        assert process.poll() is None
+    finally:
+        process.terminate()
+    assert process.wait(PATIENCE_S) == 0

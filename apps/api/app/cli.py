@@ -130,11 +130,19 @@ def mcp_command(
     server.run("stdio")
 
 
+def _open_closed_streams() -> None:
+    """Opens the standard streams that were closed before this process began: else a socket or file gets the number of
+    one, and what a library or another program writes there goes into it. `sys.__stdout__` still says that it was."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - for the whole process
+
+
 def main() -> None:
     """The console script `plimsoll`."""
     collect_seldom()  # nearly all objects that an import makes stay
-    if sys.stdout is not None:  # a tenant's name may have letters that the locale lacks
-        cast(TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
+    _open_closed_streams()
+    cast(TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")  # a tenant's name may need it in this locale
     try:
         command_line()
     except (OperatorError, PlimsollError, OSError) as error:  # the last where standard output cannot be written
