@@ -109,6 +109,35 @@ async def test_a_turn_whose_claim_was_committed_by_a_database_that_then_was_away
         await _assert_only_ended(at, session.id)
 
 
+async def test_a_turn_that_fails_because_the_database_is_away_is_ended_when_it_is_back(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Its session refused other turns until its lease was over."""
+    answers = model()
+
+    async with faulty_database(database_url) as (url, faults):
+
+        def while_away(request: Seen) -> Answer:
+            if "response_format" in request.json:  # the summarizer's
+                faults.go_away()
+            return answers(request)
+
+        async with (
+            serving(while_away) as server,
+            service(url, models_toml(server), folder=tmp_path, lease_s=600.0) as at,
+        ):
+            session = await at.session(policy={"protected_turns": 1, "mandatory_summary_turn": 3})
+            for number in range(3):
+                await at.turn(session.id, f"Point {number}. " + "The job compares ledger rows with bank lines. " * 20)
+            with pytest.raises(DatabaseUnavailable):
+                await at.turn(session.id, "And now?")
+            assert faults.fired > 0
+            faults.come_back()
+            await at.rt.chores.settle()
+            ended = (await at.rows("SELECT status, error FROM turns ORDER BY seq DESC LIMIT 1"))[0]
+            assert (ended["status"], ended["error"]["code"]) == ("failed", "database_unavailable")
+
+
 class _Unacknowledged(Database):
     """A database whose first transaction is committed and never answered."""
 

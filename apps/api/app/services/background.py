@@ -1,5 +1,5 @@
 """The loops that a process runs in the background for as long as it lives, also while the database cannot be reached;
-the end of turns that nobody runs; and the erasure of sessions that have not been used for a while."""
+and the erasure of sessions that have not been used for a while."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from math import ceil
 from time import thread_time
 from typing import Final
 
@@ -21,10 +20,9 @@ from app.db.database import Database
 from app.db.erasure import Idle, count_idle, count_rows, due_sessions, erase, instant_before, next_idle
 from app.db.figures import count_open_turns
 from app.db.learned import forget_unused_calibrations
-from app.db.sessions import lock_session
-from app.db.turns import fail_lost_turns, fail_unacknowledged_turn, sessions_with_lost_turns
+from app.db.turns import fail_lost_turns, sessions_with_lost_turns
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, SessionBusy
-from app.domain.types import SessionId, SessionRef, TenantId, TurnId
+from app.domain.types import SessionId, TenantId
 from app.services.learned import UNUSED, load_windows
 from app.services.paging import FIRST_ID
 from app.services.runtime import Runtime, retried
@@ -125,23 +123,6 @@ async def end_lost_turns(database: Database) -> int:
 async def _end_lost_turns_of(database: Database, session_id: SessionId) -> int:
     async with database.begin(locking=session_id) as tx:
         return await fail_lost_turns(tx, session_id)
-
-
-async def end_unacknowledged_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> None:
-    """Ends a new turn that nobody runs, if its claim was committed, as soon as the database is available: what lost the
-    answer to the commit, such as a restart, may take a while. After its lease the turn is ended as that of others."""
-    tries_left = ceil(rt.turn_lease_s / _AGAIN_AFTER_S)
-    while True:
-        try:
-            async with rt.database.begin(locking=session.id) as tx:
-                await lock_session(tx, session)
-                lost = await fail_unacknowledged_turn(tx, session.id, turn_id)
-            return rt.telemetry.turns_lost(lost)
-        except DatabaseUnavailable:
-            tries_left -= 1
-            if tries_left <= 0:
-                raise
-        await asyncio.sleep(_AGAIN_AFTER_S)
 
 
 async def probe_forever(rt: Runtime) -> None:

@@ -1,9 +1,10 @@
 """What every service needs, made once by the composition root and frozen; and the retry of transactions that the
-database rolled back because of a conflict."""
+database rolled back because of a conflict, or for which it was not available."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import field
@@ -14,7 +15,7 @@ from typing import ParamSpec, TypeVar
 from uuid import UUID
 
 from app.db.database import Database
-from app.domain.errors import TransactionConflict
+from app.domain.errors import DatabaseUnavailable, TransactionConflict
 from app.domain.frozen import frozen
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
@@ -27,7 +28,11 @@ from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import NO_TRACES, Tracer
 from app.tokenizers.counters import Tokenizers
 
+logger = logging.getLogger(__name__)
+
 _PAUSES_S = (0.02, 0.1, 0.5)
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 1.0
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -46,6 +51,22 @@ def retried(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         return await work(*args, **kwargs)
 
     return again
+
+
+async def once_available(work: Callable[[], Awaitable[T]], patience_s: float, what: str) -> T:
+    """The result of the work, which is repeated for at most `patience_s` while the database is down, out of a resource,
+    or rolls it back for a lock or a conflict. Raises the last `DatabaseUnavailable`. A log line names `what` waits."""
+    wait_s, ends_at = _FIRST_WAIT_S, monotonic() + patience_s
+    while True:
+        try:
+            return await work()
+        except DatabaseUnavailable as error:
+            if monotonic() + wait_s > ends_at:
+                raise
+            if wait_s == _FIRST_WAIT_S:
+                logger.warning("%s waits for the database: %s", what, error.detail)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 
 @frozen

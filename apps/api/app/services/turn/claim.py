@@ -16,8 +16,9 @@ from app.db.driver import UniqueViolated
 from app.db.messages import last_outputs, messages_of_turn, reply_of_turn
 from app.db.records import stated_of_turn
 from app.db.responses import keep_response
+from app.db.sessions import lock_session
 from app.db.summaries import get_summary
-from app.db.turns import fail_lost_turns, get_turn, turn_by_key
+from app.db.turns import fail_lost_turns, fail_unacknowledged_turn, get_turn, turn_by_key
 from app.domain.audit import summary_made
 from app.domain.content import canonical_bytes, canonical_json, content_text
 from app.domain.errors import (
@@ -58,10 +59,9 @@ from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.engine.summary.block import render_summary
 from app.engine.window.look_back import LOOK_BACK, of_sent
 from app.providers.registry import Model
-from app.services.background import end_unacknowledged_turn
 from app.services.limits import most_of, reserve_call
 from app.services.policies import session_policy
-from app.services.runtime import Runtime, retried
+from app.services.runtime import Runtime, once_available, retried
 from app.services.sessions import existing_in
 from app.services.turn.additions import Additions, add, check_outputs, draft_outputs
 from app.services.turn.gather import budget_of, layers_of, read_window
@@ -216,11 +216,22 @@ async def _transaction_one(
             rt.pasts.forget(session.id)
         may_be_stored = isinstance(error, DatabaseUnavailable | CancelledError) and not isinstance(error, _NOT_STORED)
         if may_be_stored and committing is not None and committing.fence == 1:
-            ending = end_unacknowledged_turn(rt, session, committing.turn_id)
+            ending = _end_unacknowledged(rt, session, committing.turn_id)
             rt.chores.start(ending, f"the end of turn {committing.turn_id}")
         raise
     looked_back = tuple(of_sent(claim.turn_id, after_seq, json.loads(sent)) for after_seq, sent in claim.looked_back)
     return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back, added=added)
+
+
+async def _end_unacknowledged(rt: Runtime, session: SessionRef, turn_id: TurnId) -> None:
+    """Ends a new turn that nobody runs, if its claim was committed: at the latest its lease does."""
+
+    async def ended() -> int:
+        async with rt.database.begin(locking=session.id) as tx:
+            await lock_session(tx, session)
+            return await fail_unacknowledged_turn(tx, session.id, turn_id)
+
+    rt.telemetry.turns_lost(await once_available(ended, rt.turn_lease_s, f"the end of turn {turn_id}"))
 
 
 def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> CallUse:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -51,7 +50,7 @@ from app.engine.window.plan import Assembled
 from app.engine.window.prompt import whole_message_block
 from app.openai.new_messages import with_reply
 from app.services.limits import Repeats, all_of, use_of
-from app.services.runtime import Runtime
+from app.services.runtime import Runtime, once_available
 from app.services.turn.planning import count_message, pack_messages, recounted
 from app.services.turn.provider_call import sum_of, used_row
 from app.services.turn.recall import start_pin_vectors, start_vectors
@@ -59,10 +58,6 @@ from app.services.turn.steps import Steps, of_audit, of_turn
 from app.services.turn.summarize import start_after_turn
 from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan
 
-logger = logging.getLogger(__name__)
-
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 1.0
 PARAGRAPH = "\n\n"
 _OUR_FAULT = PlimsollError("Something broke on our side; the message is kept.").stored()
 
@@ -203,11 +198,22 @@ class Record:
         """Ends a turn that failed because of an error that is not the model's."""
         if not isinstance(error, PlimsollError):
             self._audits, self._blocks = [], {}  # the error may be theirs
-        # After a database wait that failed, the end is tried only once: the expiry of the lease ends the turn.
-        patience_s = 0.0 if isinstance(error, DatabaseUnavailable) else None
         await self.note_unanswered(())
         stored = error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT
-        await self._end(TurnStatus.FAILED, error=self._with_streamed(stored), patience_s=patience_s)
+        end = partial(self._end, TurnStatus.FAILED, error=self._with_streamed(stored))
+        if not isinstance(error, DatabaseUnavailable):
+            await end()
+            return
+        try:
+            await end(patience_s=0.0)
+        except DatabaseUnavailable:  # the request has waited for the database already
+            self.rt.chores.start(self._end_later(end), f"the end of turn {self.turn.claim.turn_id}")
+
+    async def _end_later(self, end: Callable[[], Awaitable[TurnRecord]]) -> None:
+        try:
+            await end()
+        except (TurnCancelled, TurnLost):
+            await self.ended_elsewhere()
 
     async def ended_elsewhere(self) -> None:
         """Adds to a turn that was ended elsewhere what was sent, what its calls are known to have used, and what of the
@@ -341,33 +347,27 @@ class Record:
 
 
 async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: float | None = None) -> TurnRecord:
-    """Stores the end of the turn at once, in one statement if `record_end` needs no other. While the database is down,
-    out of a resource, or rolls the statement back for a lock or a conflict, it retries for `patience_s`, by default the
-    time of a lease, after which the turn no longer belongs to this process.
+    """Stores the end of the turn at once, in one statement if `record_end` needs no other. While the database is not
+    available it retries for `patience_s`, by default the time of a lease, after which the turn no longer belongs to
+    this process.
 
     A commit whose answer was lost is found by the retry. Raises `DatabaseUnavailable` when the time is over,
     `TurnCancelled` when the turn was cancelled or its session erased, and `TurnLost` when it was ended otherwise.
     """
-    pause_s = _FIRST_PAUSE_S
-    gives_up_at = asyncio.get_running_loop().time() + (rt.turn_lease_s if patience_s is None else patience_s)
     is_one_statement, retried = end.spent is None and end.added is None, False
-    while True:
-        try:
-            async with rt.database.autocommit() if is_one_statement else rt.database.begin() as tx:
-                turn = await record_end(tx, claim, end)
-                if turn is None and retried:
-                    turn = await recorded_before(tx, claim)
-                if turn is None:
-                    raise await ended_elsewhere(tx, claim)
-                return turn
-        except DatabaseUnavailable as error:
-            if asyncio.get_running_loop().time() + pause_s > gives_up_at:
-                raise
-            if not retried:
-                logger.warning("a turn's end could not be stored (%s); trying on", error.detail)
-            retried = True
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def stored() -> TurnRecord:
+        nonlocal retried
+        may_be_stored, retried = retried, True
+        async with rt.database.autocommit() if is_one_statement else rt.database.begin() as tx:
+            turn = await record_end(tx, claim, end)
+            if turn is None and may_be_stored:
+                turn = await recorded_before(tx, claim)
+            if turn is None:
+                raise await ended_elsewhere(tx, claim)
+            return turn
+
+    return await once_available(stored, rt.turn_lease_s if patience_s is None else patience_s, "the end of a turn")
 
 
 async def ended_elsewhere(tx: Transaction, claim: Claim) -> TurnCancelled | TurnLost:
