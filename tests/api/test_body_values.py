@@ -56,6 +56,11 @@ def test_a_text_that_does_not_end_is_no_json(end: str) -> None:
         parse_body((f'["{"," * MOST_VALUES}",' + end).encode())
 
 
+def test_a_body_in_another_encoding_is_refused_with_the_place() -> None:
+    with pytest.raises(InvalidRequest, match="not valid UTF-8 at byte 2"):
+        parse_body('["é"]'.encode("latin-1"))
+
+
 def test_an_unterminated_body_with_too_many_values_is_refused_for_the_values() -> None:
     with pytest.raises(InvalidRequest, match="more than 100000 values"):
         parse_body(b"[" + b"0," * MOST_VALUES + b'"')

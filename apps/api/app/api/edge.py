@@ -76,7 +76,7 @@ class _TooLarge(PlimsollError):
     carries = ("max_body_bytes",)
 
     def __init__(self, most_bytes: int) -> None:
-        super().__init__(f"A body has at most {most_bytes} bytes.")
+        super().__init__(f"The body exceeds the limit of {most_bytes} bytes.")
         self.max_body_bytes = most_bytes
 
 

@@ -96,12 +96,12 @@ def _refusal(
 ) -> LimitExceeded:
     used, reserved = counted.settled(LIMITS[name][0]), counted.reserved(LIMITS[name][0])
     resets_at = f"{counted.ends_at:%Y-%m-%dT%H:%M:%SZ}" if counted.ends_at else None
-    whose = "The tenant" if counted.scope == "tenant" else "This session"
+    whose = "tenant" if counted.scope == "tenant" else "session"
     running = " Turns that run now hold the rest of it." if waits_for_others else ""
-    when = f" It starts anew at {resets_at}." if resets_at else ""
+    when = f" It resets at {resets_at}." if resets_at else ""
     nothing = "" if what == ANOTHER_CALL else " Nothing was stored or sent to the model."
     return LimitExceeded(
-        f"{whose} has a limit {name} of {value.normalize():f}, and {what} would go over it.{running}{when}{nothing}",
+        f"The {whose}'s limit {name} is {value.normalize():f}, and {what} would exceed it.{running}{when}{nothing}",
         {
             "scope": counted.scope,
             "name": name,

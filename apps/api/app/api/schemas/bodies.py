@@ -66,6 +66,10 @@ def parse_body(raw: bytes, most_values: int = MOST_VALUES) -> Any:
             value = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
             reason = f"The body is not valid JSON: {error.msg} at character {error.pos}."
+            try:
+                raw.decode()
+            except UnicodeDecodeError as error:
+                reason = f"The body is not valid UTF-8 at byte {error.start}."
             raise InvalidRequest(reason, ("body",)) from None
     if _check(value, raw):
         value = _as_returned(value)
