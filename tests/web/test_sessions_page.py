@@ -271,6 +271,25 @@ async def test_a_session_is_exported_deleted_and_imported_again(
     assert made["room_goal"] == "Plan the harvest festival"
 
 
+async def test_a_list_of_messages_is_imported_and_what_is_none_is_refused_in_words(
+    browser: Browser, origin: str, api: httpx.Client
+) -> None:
+    messages = [{"role": "user", "content": "Is the hall free?"}, {"role": "assistant", "content": "It is."}]
+    async with open_page(browser, origin) as (page, watch):
+        watch.expected = ("status of 422",)
+        await page.goto(f"{origin}/ui/")
+        for content, words in (
+            (b'{"title": "Rye bread", "mapping": {}}', "neither an exported session nor does it have `messages`"),
+            (json.dumps([*messages, {"role": "robot", "content": "x"}]).encode(), "body.messages.2: Must be one of"),
+        ):
+            await _import_file(page, content)
+            await expect(page.get_by_role("alert")).to_contain_text(words)
+        await _import_file(page, json.dumps(messages, indent=2).encode())
+        await expect(page.get_by_role("heading", level=1)).to_contain_text("Is the hall free?")
+    (made,) = api.get("/v1/sessions").json()["items"]
+    assert api.get(f"/v1/sessions/{made['id']}/turns").json()["items"][0]["assistant_output"] == "It is."
+
+
 async def _import_file(page: Page, content: bytes) -> None:
     async with page.expect_file_chooser() as chooser:
         await page.get_by_role("button", name="Import").click()

@@ -66,7 +66,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
     making.make(async () => {
       const [file] = input.files ?? [];
       input.value = ""; // so that the same file can be chosen again
-      if (file) return addressOf((await call<Session>("sessions/import", { body: file })).id);
+      if (file) return addressOf((await call<Session>("sessions/import", { body: await bodyOf(file) })).id);
     });
 
   return (
@@ -158,6 +158,12 @@ export function SessionsPage({ models }: { models: ModelList }) {
       {words && <FoundEverywhere key={words} words={words} />}
     </>
   );
+}
+
+/** What the service imports: a list of messages is a member of an object there. */
+async function bodyOf(file: File): Promise<Blob> {
+  const start = await file.slice(0, 100).text();
+  return start.trimStart().startsWith("[") ? new Blob(['{"messages":', file, "}"]) : file;
 }
 
 /** The newest sessions, so many pages of them. */

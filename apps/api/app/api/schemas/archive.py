@@ -264,6 +264,9 @@ def read_import(raw: bytes) -> JsonObject | ImportedMessages:
     """Parse the body of an import, an exported document or messages, and validate each of its rows by itself.
     CPU-bound. Raises `InvalidRequest`."""
     document = parse_object(raw, max(_MOST_VALUES, len(raw) // _LEAST_BYTES_A_VALUE))
+    if not document.keys() & {"format", "messages"}:
+        reason = "The body is neither an exported session nor does it have `messages`."
+        raise InvalidFields([("body.messages", "Field required")], reason)
     try:
         body = ImportIn.model_validate(document)
     except ValidationError as error:
