@@ -86,6 +86,34 @@ async def test_a_stream_that_fell_silent_is_opened_again(page: Page, api: httpx.
     await expect(page.get_by_role("link", name="Said meanwhile")).to_be_visible()
 
 
+async def test_what_could_not_be_read_without_a_network_is_read_once_it_is_back(
+    browser: Browser, origin: str, api: httpx.Client
+) -> None:
+    """The stream stays open meanwhile, and silent."""
+    sid = new_session(api)
+    api.post(f"/v1/sessions/{sid}/turns", json={"content": "Where is the harbour?"}).raise_for_status()
+    api.put(f"/v1/sessions/{sid}/pins/town", json={"content": "Bergen"}).raise_for_status()
+    async with open_page(browser, origin) as (page, watch):
+        watch.expected = ("ERR_INTERNET_DISCONNECTED",)
+        await page.goto(f"{origin}/ui/#/sessions/{sid}/window")
+        await expect(page.locator(".live.on")).to_be_visible()
+        words = page.get_by_label("Search this session")
+        await words.fill("harbour")
+        hit = page.locator(".found").get_by_role("link", name="Turn 1, user")
+        await expect(hit).to_be_visible()
+        await page.context.set_offline(True)
+        await expect(page.get_by_text("not live")).to_be_visible()
+        await words.fill("where")
+        await expect(page.locator(".found").get_by_role("alert")).to_be_visible()
+        await expect(hit).to_have_count(0)  # it was found by other words
+        await page.get_by_role("link", name="Memory").click()
+        await expect(page.get_by_role("alert")).not_to_have_count(0)
+        await page.context.set_offline(False)
+        await expect(page.locator(".live.on")).to_be_visible()
+        await expect(page.get_by_text("Bergen")).to_be_visible()
+        await expect(page.get_by_role("alert")).to_have_count(0)
+
+
 @pytest.mark.parametrize(
     ("part", "tab", "words"),
     [

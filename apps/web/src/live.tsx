@@ -46,8 +46,13 @@ export function LiveProvider({ children }: { children: ComponentChildren }) {
     };
     look();
     document.addEventListener("visibilitychange", look);
+    // A network that went away may leave the stream open and silent.
+    window.addEventListener("offline", look);
+    window.addEventListener("online", look);
     return () => {
       document.removeEventListener("visibilitychange", look);
+      window.removeEventListener("offline", look);
+      window.removeEventListener("online", look);
       abort.abort();
     };
   }, [notify]);

@@ -1,6 +1,7 @@
 // What a page reads from the service: its value, whether it is still coming, and what went wrong.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { Problem } from "./api";
+import { useTurnChanges } from "./live";
 
 export interface Resource<T> {
   value: T | null;
@@ -55,6 +56,10 @@ export function useResource<T>(
   }, [version, round]);
 
   const reload = useCallback(() => setRound((before) => before + 1), []);
+  // The service is back, or was not read for a while: what failed then may not now.
+  useTurnChanges((change) => {
+    if (change === null && state.problem !== null) reload();
+  });
   return { ...state, reload };
 }
 

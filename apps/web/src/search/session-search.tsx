@@ -50,6 +50,7 @@ export function SessionSearch({ sessionId, tab, turn, total }: Props) {
     (signal) => (words && seq === null ? search(words, signal) : Promise.resolve(null)),
     [sessionId, words],
   );
+  const shown = found.problem ? null : found.value; // what was found before, by other words, is no answer to these
   const target = tab === "chat" ? "chat" : "window";
   const terms = termsOf(words);
   const within = (number: number) => Math.max(1, Math.min(number, total));
@@ -63,7 +64,7 @@ export function SessionSearch({ sessionId, tab, turn, total }: Props) {
     event.preventDefault();
     const text = typed.trim();
     const isShown = text === words && !found.loading;
-    const hits = isShown || !text || numberOf(text) ? found.value : await search(text).catch(() => null);
+    const hits = isShown || !text || numberOf(text) ? shown : await search(text).catch(() => null);
     const first = numberOf(text) ?? hits?.items[0]?.turn_seq;
     if (!first || field.current?.value.trim() !== text) return; // something else was typed, or the page was left
     setOpen(false);
@@ -100,9 +101,9 @@ export function SessionSearch({ sessionId, tab, turn, total }: Props) {
             </a>
           )}
           {found.loading && seq === null && <p class="quiet">Searching…</p>}
-          {found.value?.items.length === 0 && !found.loading && <p class="quiet">No message matches.</p>}
+          {shown?.items.length === 0 && !found.loading && <p class="quiet">No message matches.</p>}
           <ol class="plain-list">
-            {(found.value?.items ?? []).map((hit) => (
+            {(shown?.items ?? []).map((hit) => (
               <li key={hit.message_id}>
                 <a href={addressOf(sessionId, target, hit.turn_seq)} onClick={() => setOpen(false)}>
                   Turn {hit.turn_seq}, {speakerOf(hit)}
@@ -121,9 +122,9 @@ export function SessionSearch({ sessionId, tab, turn, total }: Props) {
               </li>
             ))}
           </ol>
-          {(found.value?.unsearched_messages ?? 0) > 0 && (
+          {(shown?.unsearched_messages ?? 0) > 0 && (
             <p class="small quiet">
-              {plural(found.value?.unsearched_messages ?? 0, "old message")} could not be searched yet.
+              {plural(shown?.unsearched_messages ?? 0, "old message")} could not be searched yet.
             </p>
           )}
         </div>
