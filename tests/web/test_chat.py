@@ -184,3 +184,18 @@ async def test_a_message_of_which_the_page_cannot_find_out_is_one_turn_when_it_i
             await expect(message).to_have_value("")
             await expect(page.locator(".turn-foot")).to_have_count(1)
     assert len(api.get(f"/v1/sessions/{sid}/turns").json()["items"]) == 1
+
+
+async def test_a_turn_that_many_pins_leave_no_room_for_names_them_and_leads_to_them(
+    page: Page, api: httpx.Client
+) -> None:
+    sid = new_session(api, policy={"max_context_tokens": 2048})
+    for number in range(20):
+        content = {"content": " ".join(str(number * 100 + each) for each in range(30))}
+        api.put(f"/v1/sessions/{sid}/pins/dates-{number}", json=content).raise_for_status()
+    assert api.post(f"/v1/sessions/{sid}/turns", json={"content": "And now?"}).status_code == 422
+    await page.goto(f"{page.url.partition('#')[0]}#/sessions/{sid}/chat")
+    notice = page.get_by_role("alert")
+    await expect(notice.get_by_role("listitem").first).to_contain_text("Pins dates-")
+    await notice.get_by_role("link", name="Shorten or remove pins").click()
+    await expect(page.get_by_text("20 pins,")).to_be_visible()

@@ -1,7 +1,7 @@
 import type { ProblemBody } from "../api";
 import { plural, tokens } from "../format";
 import { addressOf } from "../router";
-import type { Region } from "../types";
+import type { Region, Regions } from "../types";
 import { REGION_NAMES, Swatch } from "../window/regions";
 
 interface Item {
@@ -13,6 +13,7 @@ interface Item {
 /** The members of a `context_budget_exceeded`. */
 interface OverBudget extends ProblemBody {
   budget: { limit: number; input_budget: number; estimated: number; over_by: number };
+  regions: Regions;
   largest_items: Item[];
   recovery: { shorten: { item: string; region: Region; by_tokens: number }[]; or?: string };
 }
@@ -40,9 +41,7 @@ export function Refusal({ problem, recovery: help }: Props) {
   if (!isOverBudget(problem)) return <p class="notice">{problem.detail}</p>;
   const { budget, largest_items: largest, recovery } = problem;
   const shorten = new Map(recovery.shorten.map((row) => [row.item, row.by_tokens]));
-  const regions = [...new Set(recovery.shorten.map((row) => row.region))];
-  const byTokens = (region: Region) =>
-    Math.max(...recovery.shorten.filter((row) => row.region === region).map((row) => row.by_tokens));
+  const messages = recovery.shorten.filter((row) => row.region === "user");
   return (
     <div class="refusal">
       <p>
@@ -54,6 +53,7 @@ export function Refusal({ problem, recovery: help }: Props) {
           <li key={row.item}>
             <span>
               <Swatch region={row.region} /> {REGION_NAMES[row.region]}
+              {row.region === "pins" && <> {row.item.replace("pin:", "")}</>}
               {shorten.has(row.item) && (
                 <span class="quiet"> · shorten by {plural(shorten.get(row.item) ?? 0, "token")}</span>
               )}
@@ -64,17 +64,17 @@ export function Refusal({ problem, recovery: help }: Props) {
       </ul>
       {help ? (
         <div class="buttons">
-          {regions.includes("user") && (
+          {messages.length > 0 && (
             <button type="button" onClick={help.onShorten}>
-              Shorten the message by {plural(byTokens("user"), "token")}
+              Shorten the message by {plural(Math.max(...messages.map((row) => row.by_tokens)), "token")}
             </button>
           )}
-          {regions.includes("pins") && (
+          {problem.regions.pins > budget.over_by && (
             <a class="button" href={addressOf(help.sessionId, "memory")}>
-              Shorten pins by {plural(byTokens("pins"), "token")}
+              Shorten or remove pins
             </a>
           )}
-          {regions.includes("summary") && (
+          {recovery.shorten.some((row) => row.region === "summary") && (
             <a class="button" href={addressOf(help.sessionId, "memory")}>
               Edit the summary
             </a>
