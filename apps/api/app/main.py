@@ -141,7 +141,7 @@ async def _route(router: ASGIApp, scope: Scope, receive: Receive, send: Send) ->
             headers = {"Allow": allowed} if allowed else None
             response = refusal(scope, "method_not_allowed", f"Allowed methods: {allowed}.", headers)
         else:
-            detail = "There is nothing at this address. Those of the API begin with one /v1; /docs lists them."
+            detail = "There is nothing at this address. API paths begin with one /v1; /docs lists them."
             response = refusal(scope, "not_found", detail)
         await response(scope, receive, send)
 

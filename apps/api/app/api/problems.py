@@ -63,7 +63,7 @@ KINDS: Mapping[str, ProblemKind] = {
     "nothing_to_summarize": ProblemKind(409, "There is nothing to summarize now"),
     "summary_not_active": ProblemKind(409, "The summary is not the active one"),
     "turn_not_last": ProblemKind(409, "The turn is not the session's last"),
-    "worker_lost": ProblemKind(503, "The turn was ended by another process"),
+    "worker_lost": ProblemKind(503, "The turn was interrupted"),
     "limit_exceeded": ProblemKind(429, "A usage limit is reached"),
     "unauthenticated": ProblemKind(401, "An API key is needed", vendor_code="invalid_api_key"),
     **{f"{noun}_not_found": ProblemKind(404, f"No such {noun}", parameter=field) for noun, field in _NOUNS.items()},

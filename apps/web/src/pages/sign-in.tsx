@@ -62,7 +62,8 @@ export function SignInPage({ why, onSignedIn }: Props) {
         onInput={(event) => setGiven(event.currentTarget.value)}
       />
       <p id="key-note" class="quiet small">
-        Held in this page's memory only; a reload clears it. Create one with <code>plimsoll keys create</code>.
+        Held in this page's memory only; a reload clears it. Create one with{" "}
+        <code>plimsoll keys create --tenant TENANT --name NAME</code>.
       </p>
       <Failure why={problem} />
       <button type="submit" class="primary" disabled={trying || !given.trim()}>
