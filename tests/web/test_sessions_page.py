@@ -280,11 +280,21 @@ async def test_a_list_of_messages_is_imported_and_what_is_none_is_refused_in_wor
         await page.goto(f"{origin}/ui/")
         for content, words in (
             (b'{"title": "Rye bread", "mapping": {}}', "neither an exported session nor does it have `messages`"),
+            (b'[{"title": "Rye bread", "mapping": {}}]', "body.messages.0: Field 'role' required"),
             (json.dumps([*messages, {"role": "robot", "content": "x"}]).encode(), "body.messages.2: Must be one of"),
         ):
             await _import_file(page, content)
             await expect(page.get_by_role("alert")).to_contain_text(words)
+        arrived = asyncio.Event()
+
+        async def late(route: Route) -> None:
+            await arrived.wait()
+            await route.continue_()
+
+        await page.route("**/v1/sessions/import", late)
         await _import_file(page, json.dumps(messages, indent=2).encode())
+        await expect(page.get_by_role("button", name="Importing…")).to_be_disabled()
+        arrived.set()
         await expect(page.get_by_role("heading", level=1)).to_contain_text("Is the hall free?")
     (made,) = api.get("/v1/sessions").json()["items"]
     assert api.get(f"/v1/sessions/{made['id']}/turns").json()["items"][0]["assistant_output"] == "It is."

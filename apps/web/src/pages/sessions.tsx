@@ -38,6 +38,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
   const [sort, setSort] = useHistoryState<Sort>("sort", "created");
   const [state, setState] = useHistoryState<TurnState | "">("state", "");
   const making = useMaking();
+  const importing = useMaking();
   const now = useNow(10_000);
   useEffect(() => {
     document.title = "Sessions – Plimsoll";
@@ -63,7 +64,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
   const begin = () => making.make(async () => addressOf((await call<Session>("sessions", { body: {} })).id, "chat"));
   const files = useRef<HTMLInputElement>(null);
   const load = (input: HTMLInputElement) =>
-    making.make(async () => {
+    importing.make(async () => {
       const [file] = input.files ?? [];
       input.value = ""; // so that the same file can be chosen again
       if (file) return addressOf((await call<Session>("sessions/import", { body: await bodyOf(file) })).id);
@@ -85,10 +86,10 @@ export function SessionsPage({ models }: { models: ModelList }) {
         <button
           type="button"
           title="An exported session, or a list of messages"
-          disabled={making.busy}
+          disabled={importing.busy}
           onClick={() => files.current?.click()}
         >
-          Import
+          {importing.busy ? "Importing…" : "Import"}
         </button>
         <button type="button" class="primary" disabled={making.busy} onClick={() => void begin()}>
           New session
@@ -132,6 +133,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
         </label>
       </search>
       <Failure why={making.error ? sentenceOf(making.error) : null} />
+      <Failure why={importing.error ? sentenceOf(importing.error) : null} />
       <Failure why={listed.problem} onRetry={listed.reload} />
       {listed.loading && read.length === 0 && <p class="quiet">Reading the sessions…</p>}
       {only && isGuided(only) && (

@@ -214,6 +214,8 @@ def _message(error: ErrorDetails) -> str:
     match error["type"]:
         case "union_tag_invalid":
             return f"Must be one of {error.get('ctx', {}).get('expected_tags', 'the known types')}"
+        case "union_tag_not_found":
+            return f"Field {error.get('ctx', {}).get('discriminator', 'type')} required"
         case "extra_forbidden":
             return "There is no such field"
         case "string_pattern_mismatch":
