@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import sys
 import threading
 from collections.abc import Generator
@@ -22,6 +23,8 @@ from app.domain.types import CompletionRequest, JsonObject, SessionId
 from app.engine.messages import media
 from app.engine.recall import bm25
 from app.engine.simulation.stored_losses import StoredLosses
+from app.engine.summary.block import fit_summary
+from app.engine.summary.extractive import keep_lasting
 from app.engine.summary.fold import Fold
 from app.engine.window.columns import Columns
 from app.engine.window.prompt import neutral_message
@@ -32,8 +35,8 @@ from app.services.turn.gather import settled_columns
 from app.services.views.search import look_back, search_session
 from app.services.views.simulation import SMALL_WORK, Variant, simulate
 from app.services.views.turns import get_prompt
-from tests.providers.server import serving
-from tests.services.service import Service, chat, models_toml, ref_of, service
+from tests.providers.server import Answer, Seen, serving
+from tests.services.service import Service, chat, model, models_toml, ref_of, service, sound_summary
 
 _WORDS = " ".join(f"word{number}" for number in range(20))
 
@@ -86,6 +89,26 @@ async def test_the_messages_of_a_long_summary_are_gathered_off_the_event_loop(
             done = await at.turn(session_id, "And now?")
         assert done.summary is not None
         assert Fold.sources.func.__code__ not in called
+
+
+async def test_a_summary_that_is_far_over_its_cap_is_cut_off_the_event_loop(database_url: str, tmp_path: Path) -> None:
+    """The text of an answer of 3.6 MB was counted again and again on it, to find where to end it: 6.6 s."""
+
+    def summary(request: Seen) -> Answer:
+        answer = json.loads(sound_summary(request).body["choices"][0]["message"]["content"])
+        return chat(json.dumps(answer | {"summary_text": f"{_WORDS} " * 500}))
+
+    async with (
+        serving(model(summary=summary)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session_id = await _long_session(at, 20)
+        with calls_here() as called:
+            done = await at.turn(session_id, "And now?")
+        assert done.summary is not None
+        assert done.summary.origin == "model"
+        assert keep_lasting.__code__ in called
+        assert fit_summary.__code__ not in called
 
 
 async def test_stored_turns_are_converted_and_their_losses_counted_off_the_event_loop_for_a_simulation(

@@ -308,8 +308,12 @@ async def _accepted(
     """The summary in an answer, fitted into its cap. Raises `SummaryRefused`."""
     is_long = len(completion.text or "") > _INLINE_CHARS
     text_before = previous.summary_text if previous else ""
-    answered = await computed(accept_summary, completion.text, known_ids, items_before, text_before, is_long=is_long)
-    body = fit_summary(answered, fold.cap_tokens, estimate)
+
+    def accepted() -> SummaryBody | None:
+        answered = accept_summary(completion.text, known_ids, items_before, text_before)
+        return fit_summary(answered, fold.cap_tokens, estimate)  # megabytes are counted for seconds
+
+    body = await computed(accepted, is_long=is_long)
     if body is None:
         raise SummaryRefused("over_cap")
     return body
