@@ -446,6 +446,41 @@ def test_a_summary_item_with_the_opposite_or_another_value_does_not_cover_the_st
     assert kept == [_PLANTED[0], _PLANTED[5]]
 
 
+@pytest.mark.parametrize(
+    ("said", "item"),
+    [
+        ("Never push to main.", "Always push to main."),
+        ("Always push to main.", "Never push to main."),
+        (
+            "Always answer in French, and never mention the codename ORION-77 to anyone.",
+            "Always mention the codename ORION-77 to anyone.",
+        ),
+    ],
+)
+def test_a_demand_for_the_opposite_does_not_cover_what_the_user_demanded(said: str, item: str) -> None:
+    """The words are nearly the same, and both are demands: the user's left the window for good."""
+    fold = fold_of(History(), said)
+    body = SummaryBody("A record.", decisions=(SummaryItem(item, (fold.messages[0].id,)),))
+    first = keep_lasting(body, fold, estimate)
+    assert texts_of(first, kept=True) == [said]
+    again = keep_lasting(body, fold_of(History(), "Go on.", previous=first), estimate)
+    assert said in texts_of(again, kept=True)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("Never push to main.", "Always push to main."),
+        ("Never push to main on Fridays.", "From now on always push to main, on Fridays too."),
+        ("The port is 8443.", "The port is now 9443."),
+    ],
+)
+def test_what_a_newer_statement_replaced_stays_away_when_the_summary_has_the_newer_one(older: str, newer: str) -> None:
+    fold = fold_of(History(), older, newer)
+    body = SummaryBody("A record.", key_facts=(SummaryItem(newer, (fold.messages[-2].id,)),))
+    assert texts_of(keep_lasting(body, fold, estimate)) == [newer]
+
+
 def test_of_more_tasks_than_there_is_room_for_the_newest_are_kept() -> None:
     things = ("boat", "crane", "lamp", "gate", "mast", "rope", "hull", "sail", "pump", "flag", "desk", "clock")
     tasks = [f"Please remind me to repair {thing} number {at} of the {thing} house." for at, thing in enumerate(things)]

@@ -34,7 +34,6 @@ _FINISHED_WORDS_RATIO: Final = 0.4
 _LONGEST_PLAIN_WORD: Final = 3
 """Words up to this length are mostly articles and prepositions, which every sentence has."""
 _OF_A_SUMMARY: Final = -(2**50)  # the position of a summary's first statement, which precedes everything else
-_LAST_OF_A_SUMMARY: Final = _OF_A_SUMMARY // 2
 _EXACT_WORD: Final = re.compile(r"\d|[\w][_@/.:][\w]")
 _QUOTED: Final = re.compile(r"`[^`\n]+`")
 _CHANGING: Final = frozenset((
@@ -127,7 +126,7 @@ def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[i
     frame = _frame(unit) if by_user else None
     closed: set[int] = set()
     for waits in waiting:
-        forbids = waits.sentence.standing == DEMAND and not cues.FORBIDDING_WORDS.isdisjoint(waits.sentence.words)
+        forbids = waits.sentence.standing == DEMAND and _forbids(waits.sentence)
         if waits.kind in OPEN_KINDS and not forbids:
             is_closed = finishes or (waits.kind == "open_questions" and not by_user)
         elif waits.sentence.standing == DEMAND:
@@ -136,6 +135,10 @@ def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[i
             is_closed = frame is not None and frame == _frame(waits)
         closed |= {waits.position} if is_closed else set()
     return closed
+
+
+def _forbids(demand: Sentence) -> bool:
+    return not cues.FORBIDDING_WORDS.isdisjoint(demand.words)
 
 
 def _only_asks(sentence: Sentence) -> bool:
@@ -282,19 +285,20 @@ def left_out(
 ) -> list[PlacedSentence]:
     """The units, given newest first, that `items` leaves out: the oldest first, tasks last. A newer statement replaces
     an older one of the same. Units use up `room` by their `cost`, also those of `items`."""
-    taken = Taken()
+    said, newer = Taken(), Taken()
     for at, item in enumerate(items):
-        taken.add(PlacedSentence(_OF_A_SUMMARY + at, item.message_ids, "", read(item.text), "key_facts", 0.0))
+        said.add(PlacedSentence(_OF_A_SUMMARY + at, item.message_ids, "", read(item.text), "key_facts", 0.0))
     missing: set[int] = set()
     holding: list[PlacedSentence] = []
     for unit in units:
-        same = taken.like(unit)
-        if same is not None and same > _LAST_OF_A_SUMMARY:
+        same = newer.like(unit)
+        if (same is not None and not _opposes(newer.units[same], unit)) or _is_restated(unit, newer):
             continue  # replaced by a newer one
+        newer.add(unit)
         holding.append(unit)
-        if not (same is not None and _says(taken.units[same], unit)) and not _is_restated(unit, taken):
+        same = said.like(unit)
+        if not (same is not None and _says(said.units[same], unit)) and not _is_restated(unit, said):
             missing.add(unit.position)
-            taken.add(unit)
     found: list[PlacedSentence] = []
     for unit in sorted(holding, key=_lasting_first):
         if (tokens := cost(unit.text)) <= room:
@@ -313,6 +317,14 @@ def is_task(unit: PlacedSentence) -> bool:
     return unit.kind == "action_items" and _hands_over(unit.sentence)
 
 
+def _opposes(other: PlacedSentence, unit: PlacedSentence) -> bool:
+    """Whether a summary's item forbids what a demand does not forbid, or the reverse, so that it does not stand for the
+    demand. A later message of the user may replace it: messages, unlike the items of one summary, follow each other."""
+    return (
+        other.position < 0 and unit.sentence.standing == DEMAND and _forbids(other.sentence) != _forbids(unit.sentence)
+    )
+
+
 def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:
     """Whether something says the same in other words, with most of its telling words."""
     telling = telling_words(unit.sentence)
@@ -329,9 +341,12 @@ def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:
 
 
 def _says(other: PlacedSentence, unit: PlacedSentence, *, exactly: bool = False) -> bool:
-    """Whether `other`, which has the words of `unit`, says the same: a demand is a demand, and numbers, paths and
-    quoted commands are equal, unless `unit` is of the previous summary: its value may be replaced (not `exactly`)."""
+    """Whether `other`, which has the words of `unit`, says the same: a demand is a demand, not for the opposite, and
+    numbers, paths and quoted commands are equal, unless `unit` is of the previous summary: its value may be replaced
+    (not `exactly`)."""
     if unit.sentence.standing == DEMAND and other.sentence.standing != DEMAND and not demands(other.text):
+        return False
+    if _opposes(other, unit):
         return False
     if unit.position < 0 and not exactly:
         return True
