@@ -232,7 +232,7 @@ async def test_nul_and_lone_surrogates_are_replaced_so_that_the_answer_can_be_st
     answer, _ = await answer_to(way, way.answer(ModelReply("a\0b\ud800c😀", "x\udfff", calls)))
     assert (answer.text, answer.reasoning) == ("a\ufffdb\ufffdc😀", "x\ufffd")
     assert answer.tool_calls[0].id == "t\ufffd"
-    assert answer.tool_calls[0].name == "f\ufffd"
+    assert answer.tool_calls[0].name == "f_"
     assert "\0" not in answer.tool_calls[0].arguments
     assert answer.reasoning_blocks == ()
 

@@ -308,10 +308,10 @@ async def test_a_streamed_reply_has_so_many_characters_and_no_more(delta: dict[s
     assert kept <= MOST_REPLY_CHARS
 
 
-async def test_an_id_too_long_to_be_answered_is_replaced_and_a_name_too_long_is_refused() -> None:
+async def test_an_id_or_name_too_long_to_be_sent_back_is_replaced_and_an_endless_name_refused() -> None:
     call = {"id": "i" * 513, "function": {"name": "n" * 256, "arguments": "{}"}}
     answer, _ = await answer_to(Answer(chat({"content": None, "tool_calls": [call]})))
     assert len(answer.tool_calls[0].id) <= 512
-    assert answer.tool_calls[0].name == "n" * 256
+    assert answer.tool_calls[0].name == "n" * 64
     call["function"] = {"name": "n" * 257, "arguments": "{}"}
     assert isinstance(await failure_of(Answer(chat({"content": None, "tool_calls": [call]})), hits=1), ProviderDown)

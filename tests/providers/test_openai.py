@@ -207,7 +207,7 @@ async def test_nul_bytes_and_lone_surrogates_in_a_reply_are_replaced_so_that_it_
     answer, _ = await answer_to(Answer(raw))
     assert answer.text == "a\ufffdb\ufffdc😀"
     assert answer.reasoning == "x\ufffd"
-    assert answer.tool_calls == (ToolCall("i\ufffd", "f\ufffd", "{\ufffd}"),)
+    assert answer.tool_calls == (ToolCall("i\ufffd", "f_", "{\ufffd}"),)
 
 
 async def test_a_lone_surrogate_in_the_prompt_is_sent_as_something_the_server_can_read() -> None:

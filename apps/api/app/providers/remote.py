@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import httpx
 
-from app.domain.content import fields_of, with_object_arguments
+from app.domain.content import fields_of, tool_name, with_object_arguments
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, Delta, ToolDefinition, Usage
@@ -37,7 +37,7 @@ from app.providers.transport import (
     call_with_retries,
     retry_after_s,
 )
-from app.providers.wire import MalformedAnswerError, decode_json
+from app.providers.wire import MalformedAnswerError, decode_json, with_callable_names
 
 NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
 _ONCE: Final = RetryPolicy(max_attempts=1)
@@ -203,7 +203,9 @@ class RemoteModel(Provider):
         except asyncio.CancelledError:
             raise CallCancelled(_used(assemblies)) from None
         self._refused |= call.refused - call.refused_before - call.of_one_prompt  # only what led to an answer
-        return answer
+        if not answer.tool_calls:
+            return answer
+        return replace(answer, tool_calls=with_callable_names(answer.tool_calls, [*map(tool_name, request.tools)]))
 
     async def _look_up(self, url: httpx.URL, body: bytes, *, timeout_s: float) -> Any:
         """The JSON answer of another endpoint of the provider, without retries. Raises a `ProviderError`."""

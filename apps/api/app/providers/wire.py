@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
 import orjson
 
 from app.domain.content import fields_of, is_nested_deeper, storable
+from app.domain.frozen import replace
 from app.domain.types import JsonObject, ToolCall
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
@@ -24,6 +26,9 @@ MOST_TOOL_CALLS: Final = 128
 MOST_REPLY_CHARS: Final = 4 * 1024 * 1024
 """Most characters of text, reasoning and tool calls together in a streamed answer."""
 _MOST_NAME_CHARS: Final = 256
+_MOST_CALLABLE_CHARS: Final = 64
+_CALLABLE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NOT_CALLABLE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _MOST_CALL_ID_CHARS: Final = 512
 _MOST_TOKENS: Final = 2**31 - 1
 """Within this, sums over a session stay within 64 bits, and an export can be imported again."""
@@ -142,6 +147,16 @@ def checked_calls(calls: Sequence[tuple[Any, Any, str]]) -> tuple[ToolCall, ...]
     """
     check_calls(len(calls))
     return tuple(_checked_call(*call, position) for position, call in enumerate(calls))
+
+
+def with_callable_names(calls: tuple[ToolCall, ...], offered: Collection[str | None]) -> tuple[ToolCall, ...]:
+    """The calls with names that every provider takes back in later prompts. Models make up names ("functions.look"),
+    and OpenAI and Anthropic refuse each prompt with one that no tool could have. `offered` ones are never changed."""
+    return tuple([
+        call if call.name in offered or _CALLABLE.fullmatch(call.name)
+        else replace(call, name=_NOT_CALLABLE.sub("_", call.name)[:_MOST_CALLABLE_CHARS])
+        for call in calls
+    ])  # fmt: skip
 
 
 def model_name(value: Any) -> str | None:
