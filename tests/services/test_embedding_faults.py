@@ -121,13 +121,12 @@ async def test_sessions_that_wait_for_their_vectors_do_not_call_a_model_that_res
     ):
         sessions = [await at.imported({"messages": answered(*SAID), "policy": POLICY}) for _ in range(12)]
         assert at.rt.embeddings
-        at.rt.embeddings.gate.release("held back")  # a third slot, so that the first two can be taken from the sessions
-        for _ in range(3):
-            await at.rt.embeddings.gate.acquire("held back", 1)
+        for number in range(3):  # all slots, so that none is left for the sessions
+            await at.rt.embeddings.gate.acquire(number, 1)
         await asyncio.gather(*(at.turn(session.id, SMALL_TALK) for session in sessions))
         assert len(at.rt.embeddings.busy) == len(sessions), "all of them wait"
-        for _ in range(3):
-            at.rt.embeddings.gate.release("held back")
+        for number in range(3):
+            at.rt.embeddings.gate.release(number)
         await at.rt.chores.settle()
         assert 1 <= len(calls) <= 2
         assert not at.rt.embeddings.busy

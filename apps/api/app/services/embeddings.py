@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from hashlib import sha256
+from operator import itemgetter
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -61,8 +62,8 @@ class Embeddings:
     ) -> None:
         self.model = f"{source.vector_space}/{_VERSION}"
         self.alias = alias
-        self.gate = FairGate(slots=2, per_key=2)
-        """Limits how many sessions get vectors for their messages at the same time; tenants are served in turn."""
+        self.gate = FairGate(slots=3, per_key=2)
+        """Limits how many calls make vectors of messages at the same time; tenants are served in turn, call by call."""
         self.busy: set[SessionId] = set()
         self._source = source
         self._wait_s = wait_s
@@ -161,7 +162,7 @@ class Embeddings:
         return self._through.get(session_id, 0)
 
     def went_through(self, session_id: SessionId, seq: int) -> None:
-        _keep(self._through, session_id, max(seq, self.through(session_id)))
+        _keep(self._through, session_id, max(seq, self.through(session_id)), lambda _: None)  # costs a query if lost
 
     def forget_through(self, session_id: SessionId) -> None:
         """The database has lost messages of the session: those that get their numbers have no vectors."""
@@ -192,8 +193,10 @@ def _key(tenant_id: TenantId, text: str) -> tuple[TenantId, bytes]:
     return tenant_id, sha256(text[:MOST_EMBEDDED_CHARS].encode(errors="surrogatepass")).digest()
 
 
-def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
+def _keep(kept: OrderedDict[K, V], key: K, value: V, tenant_of: Callable[[K], Hashable] = itemgetter(0)) -> None:
+    """Keeps the newest entries. Whoever has the most of them loses the oldest: no tenant displaces those of others."""
     kept[key] = value
     kept.move_to_end(key)
-    while len(kept) > _MOST_KEPT:
-        kept.popitem(last=False)
+    if len(kept) > _MOST_KEPT:
+        most = Counter(map(tenant_of, kept)).most_common(1)[0][0]
+        del kept[next(each for each in kept if tenant_of(each) == most)]

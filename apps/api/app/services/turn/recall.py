@@ -296,14 +296,14 @@ async def make_vectors(rt: Runtime, embeddings: Embeddings, session: SessionRef,
     failing model leaves out are made after a later turn. Raises a `ProviderError`, and `TimeoutError` if those of other
     sessions took too long."""
     try:
-        await embeddings.gate.acquire(session.tenant_id, _LONGEST_WAIT_S)
-        try:
-            for _ in range(0, EMBEDDED_A_TURN, _BATCH):
+        for _ in range(0, EMBEDDED_A_TURN, _BATCH):
+            await embeddings.gate.acquire(session.tenant_id, _LONGEST_WAIT_S)
+            try:
                 if embeddings.is_resting(session.tenant_id) or embeddings.through(session.id) >= through_seq:
                     break
                 await _make_batch(rt, embeddings, session, through_seq)
-        finally:
-            embeddings.gate.release(session.tenant_id)
+            finally:
+                embeddings.gate.release(session.tenant_id)
     except NotFound:
         return  # erased meanwhile
     finally:
