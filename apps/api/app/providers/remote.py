@@ -37,7 +37,7 @@ from app.providers.transport import (
     call_with_retries,
     retry_after_s,
 )
-from app.providers.wire import MalformedAnswerError, decode_json, with_callable_names
+from app.providers.wire import MalformedAnswerError, decode_json, with_callable_name
 
 NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
 _ONCE: Final = RetryPolicy(max_attempts=1)
@@ -205,7 +205,8 @@ class RemoteModel(Provider):
         self._refused |= call.refused - call.refused_before - call.of_one_prompt  # only what led to an answer
         if not answer.tool_calls:
             return answer
-        return replace(answer, tool_calls=with_callable_names(answer.tool_calls, [*map(tool_name, request.tools)]))
+        offered = [*map(tool_name, request.tools)]
+        return replace(answer, tool_calls=tuple(with_callable_name(call, offered) for call in answer.tool_calls))
 
     async def _look_up(self, url: httpx.URL, body: bytes, *, timeout_s: float) -> Any:
         """The JSON answer of another endpoint of the provider, without retries. Raises a `ProviderError`."""

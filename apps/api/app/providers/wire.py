@@ -149,14 +149,12 @@ def checked_calls(calls: Sequence[tuple[Any, Any, str]]) -> tuple[ToolCall, ...]
     return tuple(_checked_call(*call, position) for position, call in enumerate(calls))
 
 
-def with_callable_names(calls: tuple[ToolCall, ...], offered: Collection[str | None]) -> tuple[ToolCall, ...]:
-    """The calls with names that every provider takes back in later prompts. Models make up names ("functions.look"),
+def with_callable_name(call: ToolCall, offered: Collection[str | None]) -> ToolCall:
+    """The call with a name that every provider takes back in later prompts. Models make up names ("functions.look"),
     and OpenAI and Anthropic refuse each prompt with one that no tool could have. `offered` ones are never changed."""
-    return tuple([
-        call if call.name in offered or _CALLABLE.fullmatch(call.name)
-        else replace(call, name=_NOT_CALLABLE.sub("_", call.name)[:_MOST_CALLABLE_CHARS])
-        for call in calls
-    ])  # fmt: skip
+    if call.name in offered or _CALLABLE.fullmatch(call.name):
+        return call
+    return replace(call, name=_NOT_CALLABLE.sub("_", call.name)[:_MOST_CALLABLE_CHARS])
 
 
 def model_name(value: Any) -> str | None:
