@@ -199,7 +199,7 @@ async def test_why_the_database_is_unavailable_is_logged_once_and_so_is_its_retu
             async with connected(postgres_server) as server:
                 await server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
                 await server.execute(ends_connections)
-                await _until_logged(caplog, "database_unavailable: The database takes no connections now. (")
+                await _until_logged(caplog, "is not currently accepting connections")
                 await server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
                 await _until_logged(caplog, "database_available")
         finally:
