@@ -190,10 +190,11 @@ async def test_why_the_database_is_unavailable_is_logged_once_and_so_is_its_retu
     postgres_server: str, database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise nothing would tell, for example, that a password was changed: clients do not get the reason."""
-    name = urlsplit(past_pooler(database_url)).path[1:]
+    url = past_pooler(database_url)  # it would state the reason in its own words
+    name = urlsplit(url).path[1:]
     ends_connections = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608 - a database of ours
     monkeypatch.setattr(background, "_PROBE_S", 0.01)
-    async with service(database_url) as at:
+    async with service(url, transaction_pooler=False) as at:
         probing = asyncio.create_task(background.probe_forever(at.rt))
         try:
             async with connected(postgres_server) as server:

@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
+from app.db.database import Database
 from app.db.migrate import upgrade
 from app.db.schema import SchemaState, reach
-from app.domain.errors import DatabaseUnavailable
+from app.db.sql import sql
+from app.domain.errors import DatabaseUnavailable, SessionBusy
 from bench.pgbouncer import SERVER_CONNECTIONS, find_pgbouncer, pgbouncer, show
 from migrations.drift import with_database
 from tests.pooling import VARIABLE
@@ -29,6 +31,7 @@ from tests.services import (
     test_undo,
 )
 from tests.services.service import service
+from torture.databases import connected
 
 PROGRAM = find_pgbouncer()
 pytestmark = pytest.mark.skipif(
@@ -112,6 +115,18 @@ async def test_the_pooler_itself_says_that_turns_went_through_three_connections_
     assert int(stats["total_xact_count"]) >= 2 * len(sessions)
     with pytest.raises(RuntimeError):
         await show(address, "NONSENSE")
+
+
+async def test_a_read_of_a_table_that_a_migration_locks_is_refused_in_time(pooler: str, database_url: str) -> None:
+    """It waited until the migration ended: a connection behind the pooler has no lock timeout of its own."""
+    database = Database(through(pooler, database_url), pool_size=1, lock_timeout_s=0.05, transaction_pooler=True)
+    async with connected(database_url) as migration, migration.transaction():
+        await migration.execute("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
+        for reading in (database.read_only(), database.begin(snapshot=True), database.begin()):
+            with pytest.raises(SessionBusy):
+                async with reading as tx:
+                    await tx.fetchval(sql("SELECT count(*) FROM sessions"))
+    await database.aclose()
 
 
 async def test_without_the_setting_the_pooler_refuses_the_service(pooler: str, database_url: str) -> None:

@@ -243,7 +243,7 @@ class Database:
         beginning = f"BEGIN ISOLATION LEVEL {level}"
         if self._transaction_pooler:
             beginning += f"; {_SET_IDLE_LIMIT}"
-        if self._set_locally and locks:
+        if self._set_locally and (locks or self._transaction_pooler):  # a read may meet a table that a migration locks
             beginning += f"; {self._set_lock_timeout}"
         pooled.is_known = False
         await pooled.connection.execute(beginning)
