@@ -13,13 +13,13 @@ import pytest
 
 from app.db.database import Database, Transaction
 from app.domain.errors import DatabaseUnavailable, TransactionConflict
-from app.domain.types import SessionId, TurnStatus
+from app.domain.types import Session, SessionId, TurnStatus
 from app.services.runtime import Runtime
 from app.services.summaries import summarize_now, undo_summary
 from app.services.views.turns import get_turn
 from tests.pooling import behind_pooler
-from tests.providers.server import Answer, Seen, serving
-from tests.services.faulty_database import faulty_database
+from tests.providers.server import Answer, ScriptedServer, Seen, serving
+from tests.services.faulty_database import DatabaseFaults, faulty_database
 from tests.services.service import Service, chat, model, models_toml, ref_of, service
 
 _WAIT_S = 1.5
@@ -44,16 +44,25 @@ async def test_a_reply_that_was_paid_for_is_stored_when_the_database_is_back(dat
             assert [row["role"] for row in messages] == ["user", "assistant"]
 
 
-async def test_a_commit_whose_answer_was_lost_is_found_again_and_not_made_twice(
-    database_url: str, tmp_path: Path
-) -> None:
+@asynccontextmanager
+async def _after_one_turn(
+    database_url: str, folder: Path
+) -> AsyncGenerator[tuple[Service, DatabaseFaults, ScriptedServer, Session]]:
+    """A session with one turn, in a service whose model answers "Once." and whose database has these faults."""
     async with (
         faulty_database(database_url) as (url, faults),
         serving(chat("Once.")) as server,
-        service(url, models_toml(server), folder=tmp_path) as at,
+        service(url, models_toml(server), folder=folder) as at,
     ):
         session = await at.session()
         await at.turn(session.id, "Warm up")
+        yield at, faults, server, session
+
+
+async def test_a_commit_whose_answer_was_lost_is_found_again_and_not_made_twice(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with _after_one_turn(database_url, tmp_path) as (at, faults, server, session):
         # The statements are prepared by now; what tells this one apart is a value of its own.
         faults.swallow_after = b'"Once."'
         outcome = await at.turn(session.id, "Hi")
@@ -72,13 +81,7 @@ async def test_a_turn_whose_claim_was_committed_without_an_answer_is_ended_at_on
     database_url: str, tmp_path: Path
 ) -> None:
     """Nobody runs it: the session refused other turns until its lease was over."""
-    async with (
-        faulty_database(database_url) as (url, faults),
-        serving(chat("Once.")) as server,
-        service(url, models_toml(server), folder=tmp_path) as at,
-    ):
-        session = await at.session()
-        await at.turn(session.id, "Warm up")
+    async with _after_one_turn(database_url, tmp_path) as (at, faults, _, session):
         faults.swallow_after = b"COMMIT\0"  # no other transaction comes before the claim's
         with pytest.raises(DatabaseUnavailable):
             await at.turn(session.id, "Hi")
@@ -89,13 +92,7 @@ async def test_a_turn_whose_claim_was_committed_without_an_answer_is_ended_at_on
 async def test_a_turn_whose_claim_was_committed_by_a_database_that_then_was_away_is_ended_when_it_is_back(
     database_url: str, tmp_path: Path
 ) -> None:
-    async with (
-        faulty_database(database_url) as (url, faults),
-        serving(chat("Once.")) as server,
-        service(url, models_toml(server), folder=tmp_path) as at,
-    ):
-        session = await at.session()
-        await at.turn(session.id, "Warm up")
+    async with _after_one_turn(database_url, tmp_path) as (at, faults, _, session):
         faults.swallow_after = b"COMMIT\0"
         faults.away = True  # connections that are open go on
         with pytest.raises(DatabaseUnavailable):
