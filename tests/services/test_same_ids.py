@@ -39,7 +39,7 @@ from app.services.sessions import (
 )
 from app.services.summaries import edit_summary, list_summaries, summarize_now, undo_summary
 from app.services.turn.additions import Additions, draft_outputs
-from app.services.turn.claim import stored_outcome
+from app.services.turn.outcome import stored_outcome
 from app.services.turn.take import cancel_turn, retry_turn, take_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.context import pin_figures, read_overview, read_timeline, window_now

@@ -33,7 +33,7 @@ from app.openai.new_messages import (
 from app.services.archive.transfer import draft_history
 from app.services.runtime import Runtime, retried
 from app.services.turn.additions import Additions, Keeping, add, draft_outputs, keep_session
-from app.services.turn.claim import answer_again, stored_outcome
+from app.services.turn.outcome import answer_again, stored_outcome
 from app.services.turn.planning import computed
 from app.services.turn.take import continue_turn, retry_turn, take_turn
 from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest

@@ -7,27 +7,20 @@ from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Mapping
 from math import ceil
 from time import perf_counter
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
-from app.db.audits import get_audit
 from app.db.claims import Claim, NewTurn, RequestKey, claim_turn, reclaim_turn, renew_lease, waiting_turn
 from app.db.database import Transaction, record_of
 from app.db.driver import UniqueViolated
-from app.db.messages import last_outputs, messages_of_turn, reply_of_turn
-from app.db.records import stated_of_turn
+from app.db.messages import last_outputs, messages_of_turn
 from app.db.responses import keep_response
 from app.db.sessions import lock_session
-from app.db.summaries import get_summary
 from app.db.turns import fail_lost_turns, fail_unacknowledged_turn, get_turn, turn_by_key
-from app.domain.audit import summary_made
 from app.domain.content import canonical_bytes, canonical_json, content_text
 from app.domain.errors import (
     DatabaseUnavailable,
-    IdempotencyInFlight,
-    IdempotencyKeyReused,
     InvalidRequest,
     SessionBusy,
-    StoredFailure,
     ToolOutputsMismatch,
     TransactionConflict,
     TurnInProgress,
@@ -39,18 +32,13 @@ from app.domain.frozen import replace, values_of
 from app.domain.limits import CallUse
 from app.domain.stored import JsonText
 from app.domain.types import (
-    ANSWERED_STATUSES,
     FAILED_STATUSES,
-    Completion,
-    FinishReason,
     JsonObject,
     RecordedReply,
     SessionRef,
     TenantId,
     TurnId,
-    TurnRecord,
     TurnStatus,
-    Usage,
 )
 from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS, TOOL_DEFINITION_FRAMING_TOKENS
 from app.engine.messages.turns import most_tokens_of
@@ -65,6 +53,7 @@ from app.services.runtime import Runtime, once_available, retried
 from app.services.sessions import existing_in
 from app.services.turn.additions import Additions, add, check_outputs, draft_outputs
 from app.services.turn.gather import budget_of, layers_of, read_window
+from app.services.turn.outcome import answer_again, outcome_again
 from app.services.turn.planning import count_message, pack_messages
 from app.services.turn.recall import prepare_question, prepare_stored_question
 from app.services.turn.types import ClaimedTurn, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
@@ -360,43 +349,4 @@ async def _repeated(rt: Runtime, session: SessionRef, turn_id: TurnId, request: 
         outputs = {str(output.tool_call_id): output.content for output in request.outputs}
         if outputs != await last_outputs(tx, session.id, turn_id, len(outputs)):
             return None
-        return await _outcome_again(tx, session, turn)
-
-
-async def answer_again(
-    tx: Transaction, session: SessionRef, turn: TurnRecord, stored_sha256: str, request_sha256: str
-) -> TurnOutcome:
-    """The outcome of the turn stored for an idempotency key. Raises the idempotency errors and the turn's error."""
-    if request_sha256 != stored_sha256:
-        raise IdempotencyKeyReused("This idempotency key was used with another body.")
-    return await _outcome_again(tx, session, turn)
-
-
-async def _outcome_again(tx: Transaction, session: SessionRef, turn: TurnRecord) -> TurnOutcome:
-    if turn.error is not None:
-        raise StoredFailure(turn.error)
-    if turn.status not in ANSWERED_STATUSES:
-        raise IdempotencyInFlight("The turn of this idempotency key is still running.")
-    return await stored_outcome(tx, session, turn)
-
-
-async def stored_outcome(tx: Transaction, session: SessionRef, turn: TurnRecord) -> TurnOutcome:
-    """The outcome of a stored turn that has ended or waits for tools."""
-    reply = await reply_of_turn(tx, session.id, turn.id)
-    stated, stop_sequence = await stated_of_turn(tx, session.id, turn.id)
-    counted = {"prompt_tokens": turn.prompt_tokens, "completion_tokens": turn.completion_tokens or 0}
-    completion = Completion(
-        text=reply.content if reply and isinstance(reply.content, str) else turn.assistant_output,
-        finish_reason=cast("FinishReason", turn.finish_reason or "stop"),
-        usage=None if turn.prompt_tokens is None else replace(stated or Usage(0, 0), **counted),
-        tool_calls=turn.tool_calls,
-        reasoning=reply and reply.reasoning,
-        reasoning_blocks=reply.reasoning_blocks if reply else (),
-        stop_sequence=stop_sequence,
-    )
-    audit = await get_audit(tx, session, turn.id, None)
-    if audit is None:
-        return TurnOutcome(turn, {}, completion)
-    made = summary_made(audit.context_trim_log)
-    summary = await get_summary(tx, session.id, made) if made else None
-    return TurnOutcome(turn, audit.public(), completion, summary=summary)
+        return await outcome_again(tx, session, turn)

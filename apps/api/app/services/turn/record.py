@@ -14,7 +14,6 @@ import orjson
 
 from app.core.logging import add_request_fields
 from app.db.claims import Claim, renew_lease
-from app.db.database import Transaction
 from app.db.driver import UniqueViolated
 from app.db.messages import UNCOUNTED
 from app.db.records import TurnEnd, record_end, recorded_before
@@ -51,14 +50,14 @@ from app.engine.window.prompt import whole_message_block
 from app.openai.new_messages import with_reply
 from app.services.limits import Repeats, all_of, use_of
 from app.services.runtime import Runtime, once_available
+from app.services.turn.outcome import PARAGRAPH, ended_elsewhere, joined_completion
 from app.services.turn.planning import count_message, pack_messages, recounted
-from app.services.turn.provider_call import sum_of, used_row
+from app.services.turn.provider_call import used_row
 from app.services.turn.recall import start_pin_vectors, start_vectors
 from app.services.turn.steps import Steps, of_audit, of_turn
 from app.services.turn.summarize import start_after_turn
 from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan
 
-PARAGRAPH = "\n\n"
 _OUR_FAULT = PlimsollError("Something broke on our side; the message is kept.").stored()
 
 
@@ -370,14 +369,6 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
     return await once_available(stored, rt.turn_lease_s if patience_s is None else patience_s, "the end of a turn")
 
 
-async def ended_elsewhere(tx: Transaction, claim: Claim) -> TurnCancelled | TurnLost:
-    """The error of a turn that was not ended under its claim. One that runs again was cancelled and tried again."""
-    ended = await get_turn(tx, claim.session, claim.turn_id)
-    if ended is not None and ended.status is TurnStatus.FAILED:
-        return TurnLost("Another process ended this turn while it ran here; its answer is in no later prompt.")
-    return TurnCancelled("The turn was cancelled while it ran; its answer is in no later prompt.")
-
-
 def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assembled) -> CacheBreak | None:
     """Caches the prompt as the session's last one. Returns why it does not extend the one before; a metric counts that.
     None if it does, or if another process sent the one before, or a turn was rejected since."""
@@ -396,16 +387,3 @@ def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assem
     if cause is not None:
         rt.telemetry.prompt_cache_broken(cause)
     return cause
-
-
-def joined_completion(rounds: Sequence[Completion]) -> Completion:
-    """The answer of a turn with look-backs: the texts of all its rounds in order, and the sum of their usage."""
-    *_, last = rounds
-    if len(rounds) == 1:
-        return last
-    return replace(
-        last,
-        text=PARAGRAPH.join(each.text for each in rounds if each.text) or last.text,
-        reasoning=PARAGRAPH.join(each.reasoning for each in rounds if each.reasoning) or last.reasoning,
-        usage=sum_of([each.usage for each in rounds if each.usage]),
-    )

@@ -24,7 +24,8 @@ from app.services.sessions import delete_session, existing_in
 from app.services.turn.call import answered
 from app.services.turn.claim import claim, claim_outputs, claim_retry
 from app.services.turn.decide import decide
-from app.services.turn.record import ended_elsewhere, recording
+from app.services.turn.outcome import ended_elsewhere
+from app.services.turn.record import recording
 from app.services.turn.steps import of_claim, of_turn
 from app.services.turn.types import ClaimedTurn, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 
