@@ -183,9 +183,12 @@ def excerpt(text: str, terms: Collection[str], most_chars: int) -> str:
     if len(text) <= most_chars:
         return text
     wanted = frozenset(terms)
-    found = next(
-        (word for word in _SHOWN_WORD.finditer(text[:_MOST_CHARS]) if wanted.intersection(terms_of(word[0]))), None
-    )
+
+    @cache  # most words of a long text are repeated
+    def is_wanted(word: str) -> bool:
+        return not wanted.isdisjoint(terms_of(word))
+
+    found = next((word for word in _SHOWN_WORD.finditer(text[:_MOST_CHARS]) if is_wanted(word[0])), None)
     return cut_from(text, found.start() - most_chars // 4 if found else 0, most_chars)
 
 
