@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, ParamSpec, cast
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool as OfferedTool
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
@@ -68,13 +69,6 @@ def make_server(url: str, *, write: bool) -> MCPServer[None]:
         async with plimsoll:
             yield
 
-    server = MCPServer(
-        "plimsoll",
-        instructions=INSTRUCTIONS,
-        version=version("plimsoll-server"),
-        log_level="WARNING",
-        lifespan=lifespan,
-    )
     tools = _Tools(plimsoll)
     reading: Mapping[str, Tool[...]] = {
         "List sessions": tools.list_sessions,
@@ -88,10 +82,16 @@ def make_server(url: str, *, write: bool) -> MCPServer[None]:
         "List pins": tools.list_pins,
     }
     changing: Mapping[str, Tool[...]] = {"Pin content": tools.pin, "Unpin content": tools.unpin} if write else {}
-    for those, hints in ((reading, READS), (changing, CHANGES)):
-        for title, tool in those.items():
-            server.tool(title=title, annotations=hints, structured_output=False)(_answering(tool))
-    return server
+    offered = [_offered(title, tool, READS) for title, tool in reading.items()]
+    offered += [_offered(title, tool, CHANGES) for title, tool in changing.items()]
+    return MCPServer(
+        "plimsoll",
+        instructions=INSTRUCTIONS,
+        version=version("plimsoll-server"),
+        tools=offered,
+        log_level="WARNING",
+        lifespan=lifespan,
+    )
 
 
 class _Tools:
@@ -209,6 +209,17 @@ class _Tools:
         """Removes a pin from a session. Prompts that contained it can still be rebuilt."""
         await self._plimsoll.delete_pin(session_id, name)
         return {"unpinned": name}
+
+
+def _offered(title: str, function: Tool[...], hints: ToolAnnotations) -> OfferedTool:
+    """The tool as the host sees it. It refuses arguments that it does not have, and its schema says so: the package
+    (2.3) would ignore them, and a search whose `words` were given as `query` would list everything."""
+    offered = OfferedTool.from_function(_answering(function), title=title, annotations=hints, structured_output=False)
+    arguments = offered.fn_metadata.arg_model
+    arguments.model_config["extra"] = "forbid"
+    arguments.model_rebuild(force=True)
+    offered.parameters = arguments.model_json_schema(by_alias=True)
+    return offered
 
 
 def _answering(function: Tool[P]) -> Callable[P, Awaitable[str]]:
