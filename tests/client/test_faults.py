@@ -356,6 +356,32 @@ async def test_a_problem_that_has_openais_error_too_keeps_its_own_code_and_title
 
 
 @ALL
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (502, b"<html>Bad Gateway</html>"),
+        (502, b'{"code": 502, "message": "Bad Gateway"}'),
+        (504, b'{"error": {"code": 504, "message": "Deadline", "status": "DEADLINE_EXCEEDED"}}'),
+        (522, b"error code: 522"),
+        (500, b"upstream failed"),
+    ],
+)
+async def test_what_a_proxy_says_when_it_cannot_reach_the_service_is_retried_whatever_its_words_are(
+    kind: Kind, status: int, body: bytes
+) -> None:
+    alive = Answer({"status": "ok"})
+    with threaded_serving(Answer(body, status=status), alive) as server:
+        async with talker(kind, _root(server.base_url)) as at:
+            await at.call("get_health")
+            assert server.hits == 2
+    with threaded_serving(Answer(body, status=status), alive) as server:
+        async with talker(kind, _root(server.base_url)) as at:
+            with pytest.raises(Problem):
+                await at.call("create_session")
+            assert server.hits == 1, "a call that may have been done was sent again"
+
+
+@ALL
 async def test_a_stream_from_something_else_is_reported_and_the_message_is_not_posted_again(kind: Kind) -> None:
     for body in (b"<html>\n\n<body>a secret page</body></html>", b"[" * 100_000):
         with threaded_serving(Answer(body, content_type="text/html")) as server:

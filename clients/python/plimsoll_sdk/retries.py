@@ -2,9 +2,10 @@
 
 Sent again, within the deadline: what surely was not begun (no connection, 408, 429, 503 `shutting_down`, a session
 that runs another turn or is locked), and for repeatable calls also what perhaps was (a connection that broke, other
-503s, gateways). A deletion whose answer was lost has been done when there is nothing to delete any more.
-Waits are the service's `Retry-After` or longer ones that grow, `max_retries` of them; but while the first request with
-the same idempotency key still runs (409 `idempotency_in_flight`), its end is waited for as long as the deadline allows.
+503s, and a 5xx without a code of the service, from a proxy before it). A deletion whose answer was lost has been done
+when there is nothing to delete any more. Waits are the service's `Retry-After` or longer ones that grow, `max_retries`
+of them; but while the first request with the same idempotency key still runs (409 `idempotency_in_flight`), its end is
+waited for as long as the deadline allows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from random import SystemRandom
 from typing import Any, Final, Literal, TypeAlias
 
 from plimsoll_sdk.call import Call, Reply, error_of
-from plimsoll_sdk.errors import DeadlinePassed, PlimsollError, Unreachable
+from plimsoll_sdk.errors import BY_CODE, DeadlinePassed, PlimsollError, Unreachable
 
 _FIRST_WAIT_S: Final = 0.25
 _LONGEST_WAIT_S: Final = 8.0
@@ -122,7 +123,7 @@ def _again(repeatable: bool, status: int, code: str, asked_s: float | None) -> _
             return "counted"
         case 503, "worker_lost":
             return "no"  # the same key gets the same end
-        case (503, _) | (502 | 504, "unknown") if repeatable:
+        case _ if repeatable and (status == 503 or (status > 499 and code not in BY_CODE)):
             return "counted"
         case _:
             return "no"

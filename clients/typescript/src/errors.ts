@@ -233,7 +233,8 @@ export class WorkerLost extends Unavailable {}
 /** A defect of the service. */
 export class InternalError extends Problem {}
 
-const BY_CODE: ReadonlyMap<string, typeof Problem> = new Map<string, typeof Problem>([
+/** The class for each code of the service. */
+export const BY_CODE: ReadonlyMap<string, typeof Problem> = new Map<string, typeof Problem>([
   ["context_budget_exceeded", ContextBudgetExceeded],
   ["context_length_exceeded", ContextBudgetExceeded], // of chat completions, as the next one
   ["rate_limit_exceeded", ProviderFailed],

@@ -2,15 +2,16 @@
  * Sends a call, again where that makes sense, within a deadline.
  *
  * Sent again: what surely was not begun (no connection, 408, 429, 503 `shutting_down`, a session that runs another
- * turn), and for repeatable calls also what perhaps was (a connection that broke, other 503s, gateways). Waits are the
- * service's `Retry-After` or longer ones that grow, `maxRetries` of them; but while the first request with the same
- * idempotency key still runs (409 `idempotency_in_flight`), its end is waited for as long as the deadline allows. A
- * deletion whose answer was lost has been done when there is nothing to delete any more.
+ * turn), and for repeatable calls also what perhaps was (a connection that broke, other 503s, and a 5xx without a code of
+ * the service, from a proxy before it). Waits are the service's `Retry-After` or longer ones that grow, `maxRetries` of
+ * them; but while the first request with the same idempotency key still runs (409 `idempotency_in_flight`), its end is
+ * waited for as long as the deadline allows. A deletion whose answer was lost has been done when there is nothing to
+ * delete any more.
  */
 
 import { type Call, type Reply, refusalOf } from "./call.ts";
 import type { Connection } from "./connection.ts";
-import { DeadlinePassed, type PlimsollError, Problem, Unreachable } from "./errors.ts";
+import { BY_CODE, DeadlinePassed, type PlimsollError, Problem, Unreachable } from "./errors.ts";
 
 const FIRST_WAIT_S = 0.25;
 const LONGEST_WAIT_S = 8;
@@ -153,8 +154,7 @@ function againOf(repeatable: boolean, status: number, code: string, askedS: numb
   if (status === 409 && (code === "turn_in_progress" || code === "session_busy")) return "counted";
   if (status === 503 && code === "shutting_down") return "counted";
   if (status === 503 && code === "worker_lost") return "no"; // the same key gets the same end
-  const gateway = (status === 502 || status === 504) && code === "unknown";
-  return repeatable && (status === 503 || gateway) ? "counted" : "no";
+  return repeatable && (status === 503 || (status > 499 && !BY_CODE.has(code))) ? "counted" : "no";
 }
 
 /** Seconds of the header `Retry-After`, in either of its forms; null where there is none that can be read. */
