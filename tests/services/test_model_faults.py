@@ -15,7 +15,7 @@ from app.services.sessions import put_pin, session_usage
 from app.services.views.turns import get_audit, get_prompt
 from app.tokenizers.counters import Tokenizers
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import TENANT, chat, model, models_toml, ref_of, service
+from tests.services.service import TENANT, chat, is_summary, model, models_toml, ref_of, service
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 
@@ -279,3 +279,28 @@ async def test_at_an_unknown_host_tokens_are_counted_and_the_cost_is_null(databa
         assert totals["main", "summary"].prompt_tokens == 100
         metrics = at.rt.telemetry.render()[0].decode()
         assert 'model_tokens_total{kind="prompt",model_alias="main",purpose="summary"} 100.0' in metrics
+
+
+@pytest.mark.parametrize("call", ["separate", "cached"])
+async def test_a_summarizer_that_is_down_gives_way_to_a_fallback_that_is_a_language_model(
+    database_url: str, tmp_path: Path, call: str
+) -> None:
+    def answers_no_summary(request: Seen) -> Answer:
+        is_asked_for_one = is_summary(request) or "The conversation is interrupted here" in request.body.decode()
+        return Answer(status=503, headers={"retry-after": "0"}) if is_asked_for_one else chat("Noted.")
+
+    async with serving(answers_no_summary) as down, serving(model()) as backup:
+        models = models_toml(down, window=16_384, extra='fallbacks = ["none", "backup"]\n') + (
+            '[models.none]\nprovider = "offline"\n'
+            f'[models.backup]\nprovider = "openai"\nmodel = "b"\nbase_url = "{backup.base_url}"\n'
+            "context_window = 16384\n"
+        )
+        async with service(database_url, models, folder=tmp_path) as at:
+            session = await at.session(policy={"summary_call": call})
+            for number in range(1, 10):
+                await at.turn(session.id, f"Point {number}. {LONG}")
+            made = await at.rows("SELECT model_alias, origin FROM session_summaries")
+            assert made == [{"model_alias": "backup", "origin": "model"}]
+            assert down.hits == 9 + 3, "the summarizer was not called, or again after its retries"
+            usage = await at.rows("SELECT model_alias FROM usage_records WHERE purpose = 'summary'")
+            assert usage == [{"model_alias": "backup"}]

@@ -85,13 +85,13 @@ async def test_what_cannot_be_made_to_fit_the_smaller_window_is_refused_and_fits
 def test_an_alias_that_was_down_is_called_again_when_it_has_rested() -> None:
     now = 100.0
     cooldowns = Cooldowns(lambda: now)
-    assert cooldowns.first_awake("main", ("backup",)) == "main"
+    assert cooldowns.awake("main", ("backup",)) == ("main", "backup")
     cooldowns.rest("main")
-    assert cooldowns.first_awake("main", ("backup",)) == "backup"
+    assert cooldowns.awake("main", ("backup",)) == ("backup",)
     cooldowns.rest("backup")
-    assert cooldowns.first_awake("main", ("backup",)) == "main", "with all at rest somebody has to be asked"
+    assert cooldowns.awake("main", ("backup",)) == ("main",), "with all at rest somebody has to be asked"
     now += COOLDOWN_S
-    assert cooldowns.first_awake("main", ("backup",)) == "main"
+    assert cooldowns.awake("main", ("backup",)) == ("main", "backup")
     assert not cooldowns.is_resting("main")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -117,10 +117,10 @@ class Cooldowns:
         resting = self._resting(model_alias)
         return tenant_id in resting or len(resting) > 1
 
-    def first_awake(self, model_alias: str, fallbacks: tuple[str, ...], tenant_id: TenantId | None = None) -> str:
-        """The first of the alias and its fallbacks that is not resting; the alias itself if all are."""
+    def awake(self, model_alias: str, fallbacks: Sequence[str], tenant_id: TenantId | None = None) -> tuple[str, ...]:
+        """The alias and its fallbacks, in their order, that are not resting; the alias itself if all are."""
         aliases = (model_alias, *fallbacks)
-        return next((alias for alias in aliases if not self.is_resting(alias, tenant_id)), model_alias)
+        return tuple(alias for alias in aliases if not self.is_resting(alias, tenant_id)) or (model_alias,)
 
     def _resting(self, model_alias: str) -> dict[TenantId | None, float]:
         now = self._monotonic()

@@ -12,12 +12,8 @@ from typing import Final
 
 from app.domain.errors import (
     DatabaseUnavailable,
-    ProviderDown,
     ProviderError,
-    ProviderOutOfQuota,
     ProviderOverflow,
-    ProviderRateLimited,
-    ProviderTimeout,
     TurnCancelled,
 )
 from app.domain.frozen import replace
@@ -46,12 +42,11 @@ from app.services.learned import learn
 from app.services.limits import most_of, use_of, within_limits
 from app.services.turn.decide import decide, decide_after_look_back, decide_within, read_again
 from app.services.turn.planning import assembled, computed
-from app.services.turn.provider_call import call_model, with_own_ids
+from app.services.turn.provider_call import FALLS_BACK, call_model, with_own_ids
 from app.services.turn.recall import read_page
 from app.services.turn.record import Record
 from app.services.turn.types import TurnPlan
 
-_FALLS_BACK: Final = (ProviderDown, ProviderTimeout, ProviderRateLimited, ProviderOutOfQuota)
 _MOST_SEARCHED_BYTES: Final = 1024 * 1024
 """Most that is searched for the ids of an answer's calls on the event loop, at most twice (1 ms)."""
 
@@ -98,7 +93,7 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
             if isinstance(error, ProviderOverflow) and error.partial is None:
                 again = await _smaller(record, plan, error, request.max_output_tokens, reactions)
                 reactions += 1
-            elif isinstance(error, _FALLS_BACK) and error.partial is None:
+            elif isinstance(error, FALLS_BACK) and error.partial is None:
                 if not (error.usages and record.repeats) or await record.repeats.are_allowed():
                     again = await _fall_back(record, plan, fallbacks)
                 reactions = 0

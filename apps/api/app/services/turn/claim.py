@@ -312,8 +312,8 @@ def _options_again(stored: JsonObject | None, request: OutputsRequest) -> TurnOp
 def awake_alias(rt: Runtime, model_alias: str, tenant_id: TenantId) -> str:
     """The alias; while it is known to be down for the tenant, a fallback of it that has an input budget."""
     fallbacks = [rt.catalogue.model(alias, tenant_id) for alias in rt.catalogue.model(model_alias).fallbacks]
-    with_room = tuple(model.alias for model in fallbacks if budget_of(model, rt.guarded).input_budget > 0)
-    return rt.cooldowns.first_awake(model_alias, with_room, tenant_id)
+    with_room = [model.alias for model in fallbacks if budget_of(model, rt.guarded).input_budget > 0]
+    return rt.cooldowns.awake(model_alias, with_room, tenant_id)[0]
 
 
 def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from structlog.typing import FilteringBoundLogger as BoundLogger
 
 from app.core.logging import without_secrets
 from app.domain.content import JsonMessages, canonical_bytes, content_text
-from app.domain.errors import ProviderError
+from app.domain.errors import ProviderDown, ProviderError, ProviderOutOfQuota, ProviderRateLimited, ProviderTimeout
 from app.domain.frozen import replace, values_of
 from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, ToolCall, Usage
 from app.providers.base import DeltaSink
@@ -20,6 +20,8 @@ from app.providers.registry import Model
 from app.services.runtime import Runtime
 from app.services.turn.steps import of_completion, of_request
 
+FALLS_BACK: Final = (ProviderDown, ProviderTimeout, ProviderRateLimited, ProviderOutOfQuota)
+"""The errors after which an alias's fallback is called, for a turn or a summary."""
 MOST_CHARACTERS = 16_384
 """Most characters of content in one log line."""
 MOST_CHARACTERS_OF_A_TEXT = 4_096

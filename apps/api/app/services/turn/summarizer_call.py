@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from math import ceil
 from typing import Literal
@@ -57,7 +58,7 @@ from app.services.limits import most_of, use_of, within_limits
 from app.services.runtime import Runtime
 from app.services.turn.gather import budget_of
 from app.services.turn.planning import INLINE_MESSAGES, computed, count_message, planned
-from app.services.turn.provider_call import call_model, used_row
+from app.services.turn.provider_call import FALLS_BACK, call_model, used_row
 from app.services.turn.window_rows import WindowRows
 from app.tokenizers.counters import Estimator
 
@@ -163,7 +164,7 @@ class Summarizer:
     @property
     def aliases(self) -> tuple[str, ...]:
         """The aliases that may be called, in their order."""
-        return (self.alias, self._job.alias) if self._repeats else (self.alias,)
+        return (self.alias, *self._separate()) if self._repeats else self._separate()
 
     async def made(self, fold: Fold) -> SummaryBody | None:
         """The summary, by the repeated prompt, or chunk by chunk if there is none or it gave nothing. Each call is
@@ -173,8 +174,7 @@ class Summarizer:
             if self._repeats is not None:
                 body = await self._behind_prompt(self._repeats, fold)
             if body is None:
-                self.alias = self._job.alias
-                body = await self._by_chunks(fold)
+                body = await self._separately(fold)
         except LimitExceeded as error:
             self.failure, self.limit = error.code, error
         except SummaryRefused as refusal:
@@ -195,6 +195,31 @@ class Summarizer:
             return again
         (self.alias, self.choice), self.failure, self.limit = before, None, None
         return fit_summary(body, half.cap_tokens, self._job.rows.estimate) or body
+
+    def _separate(self) -> tuple[str, ...]:
+        """The aliases of a separate call: the job's, and its fallbacks that are language models. An offline one would
+        write what the deterministic summary has."""
+        catalogue, tenant_id = self._rt.catalogue, self._job.rows.session.tenant_id
+        if self._job.alias not in catalogue.aliases:
+            return (self._job.alias,)
+        fallbacks = [catalogue.model(alias) for alias in catalogue.model(self._job.alias).fallbacks]
+        able = [model.alias for model in fallbacks if model.is_language_model]
+        return self._rt.cooldowns.awake(self._job.alias, able, tenant_id)
+
+    def _rest(self) -> tuple[str, ...]:
+        """Notes that the alias called last is down. Returns what may be called now."""
+        self._rt.cooldowns.rest(self.alias, self._job.rows.session.tenant_id)
+        return self._separate()
+
+    async def _separately(self, fold: Fold) -> SummaryBody:
+        """The summary by a model that is not down. Raises the error of the last one that was called."""
+        *others, last = self._separate()
+        for self.alias in others:
+            with suppress(*FALLS_BACK):
+                return await self._by_chunks(fold)
+            self._rest()
+        self.alias = last
+        return await self._by_chunks(fold)
 
     async def _by_chunks(self, fold: Fold) -> SummaryBody:
         rows, estimate = self._job.rows, self._job.rows.estimate
@@ -220,24 +245,23 @@ class Summarizer:
         return await _kept(model, fold, body, estimate)
 
     async def _behind_prompt(self, prompt: Prompt, fold: Fold) -> SummaryBody | None:
-        """The summary by a call that repeats the prompt; None if the model refuses the call or its answer is unusable.
-        No further call then repeats it."""
+        """The summary by a call that repeats the prompt; None if the model refuses the call, its answer is unusable, or
+        it is down and another one may be called. No further call then repeats it."""
         model, estimate = self._job.rows.model, self._job.rows.estimate
         request, prompt_tokens = _repeating_request(self._job.rows, prompt, fold)
         ids = await computed(quoted_ids, fold, is_long=_is_long(fold))
         choice, self.choice = self.choice, CallChoice("separate", "refused")  # unless it succeeds
-        turns = self._turns
         try:
             completion = await self._call(model, request, prompt_tokens)
             previous = fold.previous and fold.previous.body
             body = await _accepted(completion, ids, quoted_items(fold), previous, fold, estimate)
             body = await _kept(model, fold, body, estimate)
-        except (SummaryRefused, ProviderRefused, ProviderOverflow) as refusal:
+        except (SummaryRefused, ProviderRefused, ProviderOverflow, *FALLS_BACK) as refusal:
+            if isinstance(refusal, FALLS_BACK) and self._rest() == (self.alias,):
+                raise
             reason = refusal.reason if isinstance(refusal, SummaryRefused) else refusal.code
             logger.info("no summary behind the repeated prompt (%s): the summarizer is called separately", reason)
             self._repeats = None
-            if isinstance(refusal, ProviderError) and not self.used:  # it used nothing: the next call is the turn
-                self._turns = turns
             return None
         self.choice = choice
         return body
@@ -253,9 +277,14 @@ class Summarizer:
         session = self._job.rows.session
         prompt_tokens = ceil(prompt_tokens * rt.calibrations.ratio(session.tenant_id, model.alias, model.encoding))
         most = most_of(model, prompt_tokens, request.max_output_tokens, turns)
-        return await within_limits(
-            rt, session.id, most, call, lambda: use_of(self.used[before:], turns), what="this summary"
-        )
+        try:
+            return await within_limits(
+                rt, session.id, most, call, lambda: use_of(self.used[before:], turns), what="this summary"
+            )
+        except ProviderError:
+            if len(self.used) == before:  # it used nothing: the next call is the turn
+                self._turns = turns
+            raise
 
     async def _counted(self, model: Model, request: CompletionRequest) -> Completion:
         rt, usages = self._rt, tuple[Usage, ...]()
