@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ssl
+from urllib.parse import unquote
 
 import httpx
 import pytest
 
-from app.core.connection_string import for_driver
+from app.core.connection_string import for_driver, servers_of
 from tests.api.conftest import serving, settings_for
 
 AT = "://user:p%40ss@db.example:5432/app"
@@ -53,3 +54,19 @@ def test_a_service_connects_with_the_string_of_an_sqlalchemy_program(database_ur
     with serving(settings_for(url)) as address:
         assert httpx.get(f"{address}/readyz").status_code == 200
         assert httpx.post(f"{address}/v1/sessions", json={}).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("listed", "each"),
+    [
+        (f"postgresql{AT}", [f"postgresql{AT}"]),
+        ("postgresql://u:p%40s@a:1,[::1]/app?ssl=on", ["postgresql://u:p%40s@a:1/app?ssl=on", "postgresql://u:p%40s@[::1]/app?ssl=on"]),
+        ("postgresql://u@/app?host=/x/a,b&port=5", ["postgresql://u@/app?host=/x/a&port=5", "postgresql://u@/app?host=b&port=5"]),
+        ("postgresql://u@/app?host=a,b&port=1,2", ["postgresql://u@/app?host=a&port=1", "postgresql://u@/app?host=b&port=2"]),
+        ("postgresql://u@/app?host=a,b", ["postgresql://u@/app?host=a", "postgresql://u@/app?host=b"]),
+        ("postgresql://u@/app?host=a,b,c&port=1,2", ["postgresql://u@/app?host=a,b,c&port=1,2"]),
+        ("postgresql://a,b/app?target_session_attrs=prefer-standby", ["postgresql://a,b/app?target_session_attrs=prefer-standby"]),
+    ],
+)  # fmt: skip
+def test_a_string_of_several_servers_is_one_for_each(listed: str, each: list[str]) -> None:
+    assert [unquote(server) for server in servers_of(listed)] == [unquote(server) for server in each]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import subprocess
 import sys
 from asyncio import StreamReader, StreamWriter
@@ -19,6 +20,8 @@ import pytest
 from app.commands.resources import on_database
 from app.core.fairness import tenant_at_work
 from app.db.database import Database
+from app.db.migrate import upgrade
+from app.db.schema import reach
 from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
 from bench.wire import open_connection_to, pump
@@ -55,6 +58,62 @@ async def test_a_server_that_takes_no_connections_now_is_a_database_that_is_away
     finally:
         await database.aclose()
         server.close()
+
+
+@asynccontextmanager
+async def _relayed(database_url: str) -> AsyncGenerator[tuple[str, int]]:
+    """The database's user, and a port of this machine at which its server answers."""
+    server_url, relays = past_pooler(database_url), set[asyncio.Task[None]]()
+
+    async def relay(reader: StreamReader, writer: StreamWriter) -> None:
+        there, back = await open_connection_to(server_url)
+        await asyncio.gather(pump(reader, back), pump(there, writer))
+
+    def take(reader: StreamReader, writer: StreamWriter) -> None:
+        relays.add(asyncio.create_task(relay(reader, writer)))
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    try:
+        yield urlsplit(server_url).username or "", server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in relays:
+            task.cancel()
+
+
+async def test_a_server_that_answers_nothing_does_not_keep_commands_and_service_from_the_next_one(
+    database_url: str,
+) -> None:
+    """A machine that froze: its kernel takes connections, its Postgres does not answer."""
+    name = urlsplit(database_url).path
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        async with _relayed(database_url) as (user, port):
+            url = f"postgresql://{user}@127.0.0.1:{frozen.getsockname()[1]},127.0.0.1:{port}{name}?sslmode=disable"
+            assert (await reach(url, transaction_pooler=True)).can_be_served
+            await upgrade(url)
+            database = Database(url, pool_size=1)
+            async with database.autocommit() as tx:
+                assert await tx.fetchval(sql("SELECT 1")) == 1
+            await database.aclose()
+        frozen.setblocking(False)
+        frozen.accept()[0].close()  # it was tried
+
+
+async def test_a_read_only_server_is_why_there_is_no_connection_also_when_the_other_one_is_gone(
+    database_url: str,
+) -> None:
+    name = urlsplit(database_url).path
+    await execute(past_pooler(database_url), f"ALTER DATABASE {name[1:]} SET default_transaction_read_only = on")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        gone: int = closed.getsockname()[1]
+    async with _relayed(database_url) as (user, port):
+        query = "sslmode=disable&target_session_attrs=read-write"
+        database = Database(f"postgresql://{user}@127.0.0.1:{port},127.0.0.1:{gone}{name}?{query}", pool_size=1)
+        with pytest.raises(DatabaseUnavailable) as away:
+            async with database.begin():
+                pass
+        assert "read-write" in str(away.value.__cause__)
+        await database.aclose()
 
 
 @asynccontextmanager

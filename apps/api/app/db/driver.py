@@ -14,6 +14,7 @@ import orjson
 from asyncpg.pgproto import pgproto
 from uuid_utils import uuid7
 
+from app.core.connection_string import servers_of
 from app.domain.errors import DatabaseUnavailable, NotFound, SessionBusy, TransactionConflict
 from app.domain.stored import JsonText
 
@@ -130,6 +131,43 @@ class _Connection(asyncpg.Connection):
                     tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+_NEXT_SERVER_AFTER_S: Final = 1.0
+
+
+async def connect_to_any(dsn: str, **how: Any) -> Any:
+    """A connection as the driver makes one, to the first server of the string that can be used. One that gives no
+    answer, as a frozen machine does, keeps the next from being tried for a second only. If none can be used, raises
+    what a server said rather than that another cannot be reached."""
+    waiting, attempts, running = [*servers_of(dsn)], list[asyncio.Task[Any]](), set[asyncio.Task[Any]]()
+    chosen = None
+    try:
+        while chosen is None and (waiting or running):
+            if waiting:
+                attempts.append(asyncio.create_task(cast(Any, asyncpg).connect(waiting.pop(0), **how)))
+                running.add(attempts[-1])
+            patience_s = _NEXT_SERVER_AFTER_S if waiting else None
+            done, running = await asyncio.wait(running, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            chosen = next((attempt for attempt in done if attempt.exception() is None), None)
+    finally:
+        for attempt in attempts:
+            if attempt is not chosen:
+                attempt.add_done_callback(_let_go)
+                attempt.cancel()
+    if chosen is None:
+        raise min((error for attempt in attempts if (error := attempt.exception())), key=_distance)
+    return chosen.result()
+
+
+def _let_go(attempt: asyncio.Task[Any]) -> None:
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().terminate()
+
+
+def _distance(error: BaseException) -> int:
+    """How far the attempt was from a connection: the server refused it, is not of the kind asked for, is not there."""
+    return 0 if isinstance(error, asyncpg.PostgresError) else 2 if isinstance(error, OSError) else 1
+
+
 async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_pooler: bool) -> tuple[Driver, bool]:
     """A new connection, and whether its server was found to have Citus. Behind a `transaction_pooler` nothing is
     prepared, and the connection has no settings. Raises `ServerFull`, `DatabaseUnavailable`, and the driver's
@@ -139,7 +177,7 @@ async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_
         how = {"statement_cache_size": 0, "server_settings": SETTINGS_BEHIND_A_POOLER}
     try:
         async with asyncio.timeout(timeout_s):
-            connection = await cast(Any, asyncpg).connect(dsn, connection_class=_Connection, **how)
+            connection = await connect_to_any(dsn, connection_class=_Connection, **how)
             return connection, await _set_up(connection, chooses_settings=not transaction_pooler)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         if isinstance(error, asyncpg.TooManyConnectionsError) or str(error).startswith(_POOLER_IS_FULL):

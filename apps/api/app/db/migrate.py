@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from app.db.driver import connect_to_any
 from app.db.schema import CONNECT_TIMEOUT_S, migrations
 from app.db.statistics import ANALYZE
 from app.domain.errors import OperatorError
@@ -63,7 +64,7 @@ async def downgrade(dsn: str, revision: str, *, table_wait_s: float = TABLE_WAIT
 async def migration_engine(dsn: str) -> AsyncGenerator[AsyncEngine]:
     """An engine for one connection. Its statements have no names: a pooler before the server can not keep names."""
     connect = partial(
-        cast(Any, asyncpg).connect,
+        connect_to_any,
         dsn,
         timeout=CONNECT_TIMEOUT_S,
         statement_cache_size=0,

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
 import asyncpg
 
 import app
 from app.db.database import Transaction
-from app.db.driver import SERVER_SETTINGS, SETTINGS_BEHIND_A_POOLER
+from app.db.driver import SERVER_SETTINGS, SETTINGS_BEHIND_A_POOLER, connect_to_any
 from app.db.sql import Statement
 from app.db.tables import metadata
 from app.domain.errors import OperatorError
@@ -73,7 +73,7 @@ async def reach(dsn: str, *, transaction_pooler: bool) -> SchemaState:
     settings = SETTINGS_BEHIND_A_POOLER if transaction_pooler else SERVER_SETTINGS
     try:
         # With no cache and in a transaction, statements work behind a pooler too.
-        connection = await cast(Any, asyncpg).connect(
+        connection = await connect_to_any(
             dsn, timeout=CONNECT_TIMEOUT_S, statement_cache_size=0, server_settings=settings
         )
         try:
