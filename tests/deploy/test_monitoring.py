@@ -60,7 +60,8 @@ def what_is_exported(database_url: str) -> dict[str, dict[str, set[str]]]:
     with serving(settings_for(database_url)) as address, httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
         session = new_session(client)
         for number in range(10):
-            assert client.post(f"/v1/sessions/{session}/turns", json={"content": f"Turn {number}"}).status_code == 201
+            long_turn = {"content": f"Turn {number}. " * 100}
+            assert client.post(f"/v1/sessions/{session}/turns", json=long_turn).status_code == 201
         deadline = time.monotonic() + 60
         while True:
             series = exported(client.get("/metrics").text)

@@ -186,10 +186,21 @@ def test_labels_come_from_closed_sets_whatever_is_passed() -> None:
     assert values(text)["provider_errors_total,kind=other"] == 50
 
 
+def test_a_prompt_so_small_that_it_is_mostly_a_template_says_nothing_about_estimates() -> None:
+    """A provider's own template of 30 tokens would else be an alert for a service of short prompts."""
+    telemetry = Telemetry(["main"])
+    for estimated in (60, 255, 256):
+        audit = audit_of(wire_tokens=estimated, actual_tokens=estimated + 30)
+        telemetry.turn_finished(turn_of(TurnStatus.COMPLETED, estimated + 30), [audit], 0.1)
+    found = values(telemetry.render()[0].decode())
+    assert found["estimate_to_actual_ratio_count,model_alias=main"] == 1
+    assert found["estimate_to_actual_ratio_sum,model_alias=main"] == 256 / 286
+
+
 def test_two_processes_are_counted_as_one_service(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     output = ""
-    for tokens in ("100", "500"):
+    for tokens in ("260", "340"):
         output = subprocess.run(
             [sys.executable, "-c", _WORKER, str(tmp_path), tokens],
             env=environment,
@@ -212,7 +223,7 @@ def test_two_processes_are_counted_as_one_service(tmp_path: Path) -> None:
     assert found["db_pool_wait_seconds_count"] == 2
     assert found["db_connection_use_seconds_total"] == 3
     # What both see alike is not added up: the newest look, and the size that both state.
-    assert found["open_turns,status=running"] == 500
+    assert found["open_turns,status=running"] == 340
     assert found["oldest_open_turn_seconds,status=awaiting_tools"] == 0
     assert found["db_pool_connections"] == 20
     assert found["database_up"] == 1
@@ -235,7 +246,7 @@ aliases = sys.argv[2:]
 telemetry = Telemetry(aliases, folder, KINDS)
 before = on_disk()
 for alias in [*aliases, "a stranger"]:
-    audit = audit_of(wire_tokens=100, actual_tokens=100)
+    audit = audit_of(wire_tokens=300, actual_tokens=300)
     telemetry.turn_finished(turn_of(TurnStatus.COMPLETED, 100, alias), [audit], 0.1)
     for purpose in get_args(Purpose):
         telemetry.model_usage(alias=alias, purpose=purpose, usage=Usage(1, 1), cost_usd=Decimal(1))

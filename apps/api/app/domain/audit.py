@@ -23,6 +23,9 @@ DroppedKind: TypeAlias = Literal[
 ShortenedKind: TypeAlias = Literal[ShorteningKind, "summary_shortened", "pinned_trim"]
 TrimKind: TypeAlias = Literal[DroppedKind, ShortenedKind, "summary_folded"]
 
+LEAST_COUNTED_TOKENS: Final = 256
+"""Of a smaller prompt most of the tokens that a provider reports are its own template, so it says nothing about our
+estimates."""
 PIN_KINDS: Final = frozenset({"pinned_trim", "pinned_drop"})
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RANGE: Final = re.compile("(messages|turns):([0-9]{1,13})-([0-9]{1,13})")
@@ -150,6 +153,14 @@ class Audit(TurnContext):
     created_at: datetime | None = None
     session_id: SessionId
     prompt_refs: JsonObject | None
+
+    @property
+    def estimate_ratio(self) -> float | None:
+        """The wire estimate without calibration over the provider's count. None without a count, and for a prompt of
+        less than `LEAST_COUNTED_TOKENS`."""
+        if self.actual_prompt_tokens and self.estimated_wire_tokens >= LEAST_COUNTED_TOKENS:
+            return self.estimated_wire_tokens / self.actual_prompt_tokens
+        return None
 
     @property
     def budget_use(self) -> float | None:

@@ -32,7 +32,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from app.domain.audit import Audit, CacheBreak
+from app.domain.audit import LEAST_COUNTED_TOKENS, Audit, CacheBreak
 from app.domain.errors import ProviderError, ProviderFault
 from app.domain.figures import OpenTurnCount
 from app.domain.types import OPEN_STATUSES, Purpose, TurnRecord, TurnStatus, Usage
@@ -115,9 +115,8 @@ class Telemetry:
         # A prompt only grows from round to round: what one round prunes, the last one prunes too.
         if last_call.prune_triggered and turn.status is not TurnStatus.AWAITING_TOOLS:
             self._turns.prunes.inc()
-        if last_call.actual_prompt_tokens:
-            ratio = last_call.estimated_wire_tokens / last_call.actual_prompt_tokens
-            self._calls.estimate_ratio.labels(alias).observe(ratio)
+        if last_call.estimate_ratio is not None:
+            self._calls.estimate_ratio.labels(alias).observe(last_call.estimate_ratio)
 
     def summary_finished(self, *, when: str, outcome: SummaryOutcome, seconds: float) -> None:
         """Counts an attempt to summarize; one in the background counts for the turn that started it."""
@@ -247,7 +246,7 @@ class _CallMetrics:
         self.errors = own.counter("provider_errors", "Calls to a model that failed after the retries, by kind.", "kind")
         self.estimate_ratio = own.histogram(
             "estimate_to_actual_ratio",
-            "Estimated tokens on the wire over the provider's prompt tokens, by alias.",
+            f"Estimated wire tokens over the provider's, of prompts of {LEAST_COUNTED_TOKENS} or more, by alias.",
             _RATIOS,
             "model_alias",
         )

@@ -5,7 +5,7 @@ errs on the high side: too high an estimate wastes a little of the window, too l
 
 - **Weighted by tokens.** The mean is all tokens reported over all tokens estimated. A report has half its weight after
   32,768 further tokens, so a change of the provider's tokenizer is followed within a few large prompts.
-- **Small prompts are ignored.** Under 256 tokens most of the reported tokens are the provider's own template.
+- **Small prompts are ignored** (`LEAST_COUNTED_TOKENS`).
 - **Reports of less than half our estimate are ignored.** No tokenizer is that much better: such servers leave out
   cached tokens, or count only the last message.
 - **One call has little effect.** Its ratio is capped at 3, and it changes the mean by at most a tenth, and by less if
@@ -23,11 +23,11 @@ from collections.abc import Iterable
 from math import exp, log, sqrt
 from statistics import median
 
+from app.domain.audit import LEAST_COUNTED_TOKENS
 from app.domain.frozen import frozen
 
 LOWEST_RATIO = 0.5
 HIGHEST_RATIO = 3.0
-LEAST_PROMPT_TOKENS = 256
 SUPPORTED_TOKENS = 16_384
 """Estimated tokens of a tenant from which its ratio may fall below 1 and counts in the shared ratio."""
 _HALF_LIFE_TOKENS = 32_768
@@ -58,7 +58,7 @@ def observe(calibration: Calibration, *, estimated: int, actual: int) -> Calibra
     """The calibration after one more call: `estimated` is our wire estimate without calibration, `actual` the prompt
     tokens of the provider, cached ones included. The call is ignored if its prompt was too small, or if `actual` is too
     low to be a count of the whole prompt."""
-    if estimated < LEAST_PROMPT_TOKENS or actual < LOWEST_RATIO * estimated:
+    if estimated < LEAST_COUNTED_TOKENS or actual < LOWEST_RATIO * estimated:
         return calibration
     before = _mean(calibration, 1.0)
     ratio = _bounded(actual / estimated)
