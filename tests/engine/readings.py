@@ -14,7 +14,9 @@ from app.engine.messages.turns import Unit, sendable_units, wire_tokens_of
 from app.engine.window.plan import Ready
 from app.engine.window.prompt import Prompt, PromptItem
 from app.engine.window.prompt_refs import Needed, rebuilt_parts
+from app.engine.window.pruning import remains, untouchable
 from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import Window, lay_out
 from tests.engine.histories import estimate
 from tests.engine.turn_stand_in import Taken
 
@@ -24,6 +26,17 @@ def ready_of(taken: Taken) -> Ready:
     assume(isinstance(taken.decision, Ready))
     assert isinstance(taken.decision, Ready)
     return taken.decision
+
+
+def least_of(snapshot: Snapshot) -> Window:
+    """What the turn needs at least. A summary may take in the whole past, where the policy makes any
+    and does not shield the protected turns."""
+    window = lay_out(snapshot, estimate).with_items("summary", ())
+    if snapshot.policy.allocation is not None:
+        window = window.with_items("pins", ())
+    left = untouchable(window) if snapshot.policy.allocation is None else remains(window)
+    all_leave = snapshot.policy.summarizes and snapshot.policy.prune_protected
+    return window.with_pieces([each for each in left if each.state == "running" or not all_leave])
 
 
 def all_units(turns: Iterable[Turn]) -> list[Unit]:

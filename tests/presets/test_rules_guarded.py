@@ -126,7 +126,7 @@ def test_a_prompt_still_over_the_budget_is_a_422_that_states_what_to_do(design: 
     answer = design.http.post(f"{session}/turns", json={"content": words(14_000)})
     problem = assert_problem(answer, 422, "context_budget_exceeded")
     assert problem["recovery"]["shorten"]
-    assert problem["recovery"]["or"] == "start a new session"
+    assert problem["recovery"]["or"] == "use a model with a larger window"
 
 
 def test_the_prompt_is_system_goal_pins_summary_recent_window_and_the_users_message(design: Design) -> None:

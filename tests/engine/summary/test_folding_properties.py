@@ -8,11 +8,10 @@ from hypothesis import assume, given
 
 from app.engine.messages.turns import wire_tokens_of
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
-from app.engine.window.pruning import remains, untouchable
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import estimate
-from tests.engine.readings import protected_turns
+from tests.engine.readings import least_of, protected_turns
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
 
@@ -61,11 +60,7 @@ def test_a_turn_is_not_refused_for_the_summary_that_was_paid_for(snapshot: Snaps
 
 @given(snapshots(policies()))
 def test_no_summary_is_due_where_what_may_never_leave_is_alone_over_the_budget(snapshot: Snapshot) -> None:
-    window = lay_out(snapshot, estimate).with_items("summary", ())
-    if snapshot.policy.allocation is None:
-        alone = window.with_pieces(untouchable(window)).input_tokens
-    else:  # the whole history may leave below its share, and so may the pins
-        alone = window.with_items("pins", ()).with_pieces(remains(window)).input_tokens
+    alone = least_of(snapshot).input_tokens
     decision = plan(snapshot, estimate)
     if snapshot.budget.input_budget <= 0 or alone > snapshot.budget.input_budget:
         assert not isinstance(decision, SummaryDue)

@@ -183,8 +183,8 @@ def test_no_summary_is_made_when_undroppable_content_leaves_no_room_for_it(room_
     history = History()
     turns = chat(history, 10, user_tokens=50, assistant_tokens=300)
     current = history.turn(user_tokens=6000)
-    layer, words, block_framing = 3, 4 * 50, 4
-    snapshot = snapshot_of(turns, current, input_budget=6000 + layer + words + block_framing + room_tokens)
+    layer, block_framing = 3, 4  # users' words in the protected turns may be summarized too, before a refusal
+    snapshot = snapshot_of(turns, current, input_budget=6000 + layer + block_framing + room_tokens)
     decision = plan(snapshot, estimate)
     assert isinstance(decision, SummaryDue if due else Refused)
     if isinstance(decision, SummaryDue):

@@ -7,11 +7,12 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from app.engine.policy.policy import MIN_SUMMARY_TOKENS
 from app.engine.window.plan import Ready, Refused
-from app.engine.window.pruning import untouchable
 from app.engine.window.snapshot import Snapshot
-from app.engine.window.window import lay_out
-from tests.engine.histories import budget_of, estimate
+from app.engine.window.triggers import room_beside
+from tests.engine.histories import budget_of
+from tests.engine.readings import least_of
 from tests.engine.shortened import shortened
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
@@ -21,9 +22,19 @@ from tests.engine.turn_stand_in import decide
 def nearly_fitting(draw: st.DrawFn) -> Snapshot:
     """A snapshot whose budget is about what may never leave, so that a little less text would do."""
     snapshot = draw(snapshots(policies()))
-    window = lay_out(snapshot, estimate)
-    least = window.with_pieces(untouchable(window)).input_tokens
+    least = least_of(snapshot).input_tokens
     return replace(snapshot, budget=budget_of(max(1, least + draw(st.integers(-120, 120)))))
+
+
+@given(nearly_fitting())
+def test_a_turn_is_refused_only_where_it_has_no_room_for_the_smallest_summary_of_its_past(snapshot: Snapshot) -> None:
+    assume(snapshot.policy.summarizes and snapshot.policy.prune_protected)
+    taken = decide(snapshot)
+    assume(isinstance(taken.decision, Refused))
+    least = least_of(taken.snapshot)
+    room_tokens = room_beside(least, least.pieces)
+    smallest = taken.snapshot.past.wire_tokens() * 3 // 4 < MIN_SUMMARY_TOKENS
+    assert room_tokens < MIN_SUMMARY_TOKENS or smallest
 
 
 @given(nearly_fitting())

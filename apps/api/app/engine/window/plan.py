@@ -25,7 +25,7 @@ from app.engine.window.prompt_refs import refs_of
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import PlanLog, Removal, Snapshot
 from app.engine.window.stages import fit, fits, overflow_of, stays_whole
-from app.engine.window.triggers import due_before_call, reason_before_call
+from app.engine.window.triggers import due_before_call, fold_before_refusal, reason_before_call
 from app.engine.window.window import Cost, Window, summary_item
 
 
@@ -93,12 +93,14 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
         snapshot = replace(snapshot, policy=replace(snapshot.policy, prune_protected=True))
     elif snapshot.policy.look_back == "on" or snapshot.summary is not None:
         snapshot = _with_look_back(snapshot, estimate)
-    window = lay_out_cleared(snapshot, estimate)
+    window = whole = lay_out_cleared(snapshot, estimate)
+    due = replace(snapshot, log=whole.log.without_stages())
+    may_summarize = may_summarize and not snapshot.overflowed
     summary_worthless = False
-    if may_summarize and not snapshot.overflowed:
-        reason, fold = due_before_call(window)
+    if may_summarize:
+        reason, fold = due_before_call(whole)
         if fold:
-            return SummaryDue(fold, replace(snapshot, log=window.log.without_stages()))
+            return SummaryDue(fold, due)
         summary_worthless = reason == "turn_count"
     if window.is_over and not snapshot.overflowed:  # something must leave
         snapshot, was = _with_look_back(snapshot, estimate), snapshot
@@ -112,6 +114,8 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
         window = fit(lay_out_cleared(with_shared_budget(bare, estimate), estimate))
     if fits(window):
         return Ready(window, summary_worthless)
+    if may_summarize and (fold := fold_before_refusal(whole, window)):
+        return SummaryDue(fold, due)
     return Refused(window, summary_worthless, overflow_of(window))
 
 

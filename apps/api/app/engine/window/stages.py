@@ -104,9 +104,13 @@ def _prunes(policy: ContextPolicy) -> bool:
 
 
 _LARGEST_SHOWN = 5
-_SHORTENABLE = ("user", "pins", "goal", "system")
+_SHORTENABLE = ("user", "pins", "goal", "system", "tools")
 """Regions that the client can shorten itself, in the order in which they are suggested."""
-_SHARED_WITH_OUTPUT = ("user", "system")
+_AS_A_WHOLE = ("pins", "tools")
+"""Regions of several items that are suggested as a whole if no item of them is large enough."""
+_LEFT_BEHIND = ("pins", "summary", "history", "recall")
+"""Regions that a new session begins without."""
+_SHARED_WITH_OUTPUT = ("user", "system", "tools")
 """Regions subtracted before shares are computed. If the output has a share, it takes that share of what they free."""
 
 
@@ -130,7 +134,7 @@ def overflow_of(window: Window) -> ContextBudgetExceeded:
             {"item": label, "region": region, "tokens": tokens * input_tokens // max(1, sum(counted.values()))}
             for label, region, tokens in nlargest(_LARGEST_SHOWN, prompt.labelled(), key=itemgetter(2))
         ],
-        recovery=_recovery(prompt, budget, cut),
+        recovery=_recovery(prompt, budget, cut, counted),
     )
 
 
@@ -161,21 +165,25 @@ def _detail(budget: Budget, input_tokens: int) -> str:
     )
 
 
-def _recovery(prompt: Prompt, budget: Budget, cut_tokens: int) -> JsonObject:
-    """Each entry of `shorten` is enough by itself. Without an entry, only a larger window or a new session helps."""
+def _recovery(prompt: Prompt, budget: Budget, cut_tokens: int, counted: dict[str, int]) -> JsonObject:
+    """Each entry of `shorten` is enough by itself, and so is `or`."""
     items = [part for part in prompt.parts if isinstance(part, PromptItem)]
     largest_first = sorted(items, key=lambda item: -item.tokens)
     shorten: list[JsonObject] = []
     for region in _SHORTENABLE:
         by_tokens = _with_outputs_part(cut_tokens, budget) if region in _SHARED_WITH_OUTPUT else cut_tokens
-        shorten += (
+        named: list[JsonObject] = [
             {"item": item.label, "region": region, "by_tokens": by_tokens}
             for item in largest_first
             if item.region == region and item.tokens > by_tokens
-        )
+        ]
+        if not named and region in _AS_A_WHOLE and counted[region] > by_tokens:
+            named.append({"item": region, "region": region, "by_tokens": by_tokens})
+        shorten += named
+    has_room = budget.input_budget > 0 and sum(counted[each] for each in _LEFT_BEHIND) >= cut_tokens
     return {
         "shorten": shorten if budget.input_budget > 0 else [],
-        "or": "use a model with a larger window" if budget.input_budget <= 0 else "start a new session",
+        "or": "start a new session" if has_room else "use a model with a larger window",
     }
 
 

@@ -89,6 +89,27 @@ def worth_making(fold: Fold, found: Foldable, *, before_call: bool) -> bool:
     return fold.reason in _WHATEVER_IT_RECLAIMS or fold.folded_tokens - fold.previous_tokens >= least_tokens
 
 
+def fold_before_refusal(window: Window, refused: Window) -> Fold | None:
+    """The fold of a summary without which the turn is refused: `window` was fitted as far as its stages may, to
+    `refused`, and is still too large. None if the policy makes no summaries or shields the protected turns (not
+    `prune_protected`), or none would fit either.
+
+    It includes the protected turns that do not fit beside it, the newest and an unresolved one too: nothing would make
+    them smaller, so without it each further turn would be refused.
+    """
+    reason, policy = reason_before_call(window), window.snapshot.policy
+    if reason is None or not policy.prune_protected:
+        return None
+    for_past = room_beside(refused, refused.current)
+    room_tokens = min(for_past, policy.most_summary_tokens(window.budget.input_budget))
+    past, beside = window.snapshot.past, for_past - room_tokens
+    cut = past.first_protected(policy.protected_turns, beside)
+    if past.wire_tokens(cut) > beside:
+        cut = past.turn_count
+    previous_tokens = window.summary.wire_tokens if window.summary else 0
+    return Foldable(refused, cut, previous_tokens, room_tokens, room_tokens).fold(reason)
+
+
 def fold_after_turn(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     """The fold that is due by the triggers after a turn, or None. The running turn of the snapshot has no message."""
     if not snapshot.policy.summarizes_after_turns:
