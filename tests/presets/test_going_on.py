@@ -10,7 +10,7 @@ from app.domain.types import JsonObject
 from app.engine.policy.policy import PRESETS
 from tests.api.conftest import assert_problem
 from tests.presets.design_service import Design, actions, reply, words
-from tests.providers.server import Answer
+from tests.providers.server import Answer, Play, Seen
 
 WINDOW = 16_000
 SMALLER = 8_000
@@ -79,5 +79,33 @@ def test_without_automatic_summaries_the_new_session_that_a_refusal_names_takes_
     design.turn(session, words(6_000), policy={"protected_turns": 0, "auto_summarize": True})
 
 
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "failed"])
+def test_a_message_that_the_provider_refuses_can_be_removed_from_its_session(design: Design, answered: bool) -> None:
+    session = design.session({})
+    design.turn(session, "Hello.")
+    design.model.script[:] = [reply() if answered else _refuses("blurred")]
+    design.http.post(f"{session}/turns", json={"content": "See the blurred picture."})
+    design.model.script[:] = [_refuses("blurred")]
+    for _ in range(2):
+        assert_problem(design.http.post(f"{session}/turns", json={"content": "Go on."}), 502, "provider_error")
+    items = f"/v1/conversations/conv_{session.rpartition('/')[2].replace('-', '')}/items"
+    [blurred] = [item["id"] for item in design.get(items)["data"] if "blurred" in str(item)]
+    assert design.http.delete(f"{items}/{blurred}").status_code == 200
+    turn = design.turn(session, "Go on.")
+    assert "blurred" not in str(design.prompt(session, turn))
+
+
 def _refused(design: Design, session: str, **body: Any) -> Any:
     return assert_problem(design.http.post(f"{session}/turns", json=body), 422, "context_budget_exceeded")
+
+
+def _refuses(word: str) -> Play:
+    """A provider that refuses every prompt with this word."""
+    answers = reply()
+
+    def play(request: Seen) -> Any:
+        if word in str(request.json["messages"]):
+            return Answer({"error": {"message": f"invalid message: {word}"}}, status=400)
+        return answers(request) if callable(answers) else answers
+
+    return play
