@@ -209,9 +209,23 @@ async def test_a_message_that_does_not_fit_is_reported_with_how_much(
         await expect(page.get_by_label("Message", exact=True)).to_have_value("word " * 2000)
         await page.get_by_role("button", name="Shorten the message").click()
         await expect(page.get_by_label("Message", exact=True)).to_be_focused()
+        await expect(page.get_by_text("Or use a model with a larger window.")).to_be_visible()
+        await expect(page.get_by_role("button", name="Start a new session with it")).to_have_count(0)
+
+
+async def test_a_message_that_a_new_session_has_room_for_is_taken_to_one(
+    browser: Browser, origin: str, api: httpx.Client
+) -> None:
+    sid = new_session(api, policy={"max_context_tokens": 2048})
+    api.put(f"/v1/sessions/{sid}/pins/dates", json={"content": "word " * 2000}).raise_for_status()
+    async with open_page(browser, origin) as (page, watch):
+        watch.expected = ("status of 422",)
+        await page.goto(f"{origin}/ui/#/sessions/{sid}/chat")
+        await page.get_by_label("Message", exact=True).fill("And now?")
+        await page.get_by_role("button", name="Send").click()
         await page.get_by_role("button", name="Start a new session with it").click()
         await expect(page).not_to_have_url(re.compile(sid))
-        await expect(page.get_by_label("Message", exact=True)).to_have_value("word " * 2000)
+        await expect(page.get_by_label("Message", exact=True)).to_have_value("And now?")
 
 
 async def test_why_a_turn_failed_is_said_once_and_stays_when_the_page_is_opened_anew(

@@ -22,6 +22,9 @@ export function isOverBudget(problem: ProblemBody): problem is OverBudget {
   return problem.code === "context_budget_exceeded" && typeof problem.budget === "object";
 }
 
+/** What `recovery.or` says where a new session has room for the turn. */
+const AFRESH = "start a new session";
+
 interface Recovery {
   sessionId: string;
   /** Leads to the message. */
@@ -62,30 +65,26 @@ export function Refusal({ problem, recovery: help }: Props) {
           </li>
         ))}
       </ul>
-      {help ? (
+      {help && (
         <div class="buttons">
           {messages.length > 0 && (
             <button type="button" onClick={help.onShorten}>
               Shorten the message by {plural(Math.max(...messages.map((row) => row.by_tokens)), "token")}
             </button>
           )}
-          {problem.regions.pins > budget.over_by && (
+          {recovery.shorten.some((row) => row.region === "pins") && (
             <a class="button" href={addressOf(help.sessionId, "memory")}>
               Shorten or remove pins
             </a>
           )}
-          {recovery.shorten.some((row) => row.region === "summary") && (
-            <a class="button" href={addressOf(help.sessionId, "memory")}>
-              Edit the summary
-            </a>
+          {recovery.or === AFRESH && (
+            <button type="button" onClick={help.onStartAfresh}>
+              Start a new session with it
+            </button>
           )}
-          <button type="button" onClick={help.onStartAfresh}>
-            Start a new session with it
-          </button>
         </div>
-      ) : (
-        recovery.or && <p class="small quiet">Or {recovery.or}.</p>
       )}
+      {recovery.or && !(help && recovery.or === AFRESH) && <p class="small quiet">Or {recovery.or}.</p>}
     </div>
   );
 }
