@@ -150,8 +150,8 @@ async def _turn(site: Site, url: str, load: Load, result: Result) -> None:
             load.last_good_at = monotonic()
             load.good[url] += 1
             return
-        if answered.code == "worker_lost":
-            return  # stored as such: a retry with the key says it again
+        if answered.code == "worker_lost" or answered.headers.get("x-should-retry") == "false":
+            return  # the stored end of a turn that failed: a retry with the key says it again
         if answered.status == 503 and answered.headers.get("Retry-After", "").isdigit():
             result.fire(REFUSED)
             load.refused[url] += 1

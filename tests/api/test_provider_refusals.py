@@ -75,6 +75,7 @@ def test_a_stream_and_a_stored_turn_have_it_too_and_a_log_does_not(
         first, again = (at.http.post(f"{path}/turns", json={"content": "How?"}, headers=key) for _ in range(2))
         assert WHY in assert_problem(first, 502, "provider_error")["detail"]
         assert again.json() == first.json()
+        assert [answer.headers.get("x-should-retry") for answer in (first, again)] == [None, "false"]
         (turn,) = at.http.get(f"{path}/turns").json()["items"]
         assert turn["error"]["detail"] == first.json()["detail"]
         assert at.model.hits == 3

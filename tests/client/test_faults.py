@@ -382,6 +382,19 @@ async def test_what_a_proxy_says_when_it_cannot_reach_the_service_is_retried_wha
 
 
 @ALL
+async def test_the_end_of_a_turn_that_the_database_was_away_for_is_not_waited_for_again(kind: Kind) -> None:
+    """While it is away, the answer has `Retry-After`."""
+    problem = {"type": "urn:plimsoll:problem:database_unavailable", "title": "Away", "status": 503, "detail": "Away."}
+    ended = Answer(problem | {"code": "database_unavailable"}, status=503)
+    away = Answer(problem | {"code": "database_unavailable"}, status=503, headers={"Retry-After": "0"})
+    with threaded_serving(away, ended, Answer({"status": "ok"})) as server:
+        async with talker(kind, _root(server.base_url)) as at:
+            with pytest.raises(Unavailable):
+                await at.call("get_health")
+            assert server.hits == 2
+
+
+@ALL
 async def test_a_stream_from_something_else_is_reported_and_the_message_is_not_posted_again(kind: Kind) -> None:
     for body in (b"<html>\n\n<body>a secret page</body></html>", b"[" * 100_000):
         with threaded_serving(Answer(body, content_type="text/html")) as server:

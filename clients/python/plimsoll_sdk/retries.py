@@ -117,8 +117,8 @@ def _again(repeatable: bool, status: int, code: str, asked_s: float | None) -> _
     match status, code:
         case 409, "idempotency_in_flight":
             return "until the deadline"
-        case (429, "limit_exceeded") if asked_s is None:
-            return "no"  # time helps nothing
+        case (429, "limit_exceeded") | (503, "database_unavailable") if asked_s is None:
+            return "no"  # time helps nothing: the latter is how the turn of this key ended
         case (409, "turn_in_progress" | "session_busy") | (503, "shutting_down") | (408 | 429, _):
             return "counted"
         case 503, "worker_lost":

@@ -149,7 +149,8 @@ function judged(call: Call, came: Reply | Lost, askedS: number | null): [Again, 
 
 function againOf(repeatable: boolean, status: number, code: string, askedS: number | null): Again {
   if (status === 409 && code === "idempotency_in_flight") return "until the deadline";
-  if (status === 429 && code === "limit_exceeded" && askedS === null) return "no"; // time does not help
+  // Time does not help: the latter is how the turn of this key ended.
+  if (askedS === null && (code === "limit_exceeded" || code === "database_unavailable")) return "no";
   if (status === 408 || status === 429) return "counted";
   if (status === 409 && (code === "turn_in_progress" || code === "session_busy")) return "counted";
   if (status === 503 && code === "shutting_down") return "counted";

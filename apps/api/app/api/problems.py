@@ -19,7 +19,15 @@ from starlette.types import Scope
 
 from app.api.schemas.bodies import where
 from app.core.logging import request_fields
-from app.domain.errors import InvalidRequest, LimitExceeded, NotFound, PlimsollError, ProviderError, RetryLater
+from app.domain.errors import (
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    PlimsollError,
+    ProviderError,
+    RetryLater,
+    StoredFailure,
+)
 from app.domain.frozen import frozen
 from app.domain.types import JsonObject
 
@@ -164,6 +172,8 @@ def headers_of(error: PlimsollError) -> dict[str, str]:
         return {"Retry-After": str(max(1, error.retry_after_s))}
     if isinstance(error, ProviderError) and error.retry_after_s is not None:
         return {"Retry-After": str(max(1, ceil(min(error.retry_after_s, _DAY_S))))}
+    if isinstance(error, StoredFailure):
+        return {"x-should-retry": "false"}  # whatever the code: the same key gets it again
     if error.code == "unauthenticated":
         return {"WWW-Authenticate": 'Bearer realm="plimsoll"'}
     return {}
