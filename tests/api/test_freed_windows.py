@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from time import monotonic, sleep
@@ -15,6 +16,7 @@ import pytest
 
 from app.api.direct_route import Call
 from app.api.edge import Exchange
+from app.services.process_state import WindowBytes
 from tests.api.chatting import chat_service
 from tests.api.conftest import PATIENCE_S, new_session
 from tests.providers.server import Answer, Play, Reset, Stream
@@ -26,7 +28,13 @@ _FREED_WITHIN_S = 5.0
 _REFUSAL = Answer({"error": {"message": "No."}}, status=400)
 _PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"Half"}}]}\n\n'
 _CASES: dict[str, tuple[Play, str, dict[str, Any], int, str]] = {
-    "a prompt that does not fit": (_REFUSAL, "turns", {"content": "Hello"}, 422, "context_budget_exceeded"),
+    "a prompt that does not fit": (
+        _REFUSAL,
+        "turns",
+        {"content": "word " * 20_000},
+        422,
+        "context_budget_exceeded",
+    ),
     "a refusal": (_REFUSAL, "turns", {"content": "Hello"}, 502, "provider_error"),
     "an overflow": (
         Answer({"error": {"message": "Too long.", "code": "context_length_exceeded"}}, status=400),
@@ -45,6 +53,13 @@ _CASES: dict[str, tuple[Play, str, dict[str, Any], int, str]] = {
     "a hang-up": (Reset(), "turns", {"content": "Hello"}, 502, "provider_error"),
     "a stream that is cut": (
         Stream([_PIECE] * 3, "cut"),
+        "turns",
+        {"content": "Hello", "stream": True},
+        200,
+        "turn.failed",
+    ),
+    "a stream that cannot be read": (
+        Stream([_PIECE, b"data: {\n\n"]),
         "turns",
         {"content": "Hello", "stream": True},
         200,
@@ -70,12 +85,23 @@ def imported(client: httpx.Client, turns: int) -> str:
 
 
 def assert_freed(client: httpx.Client, session: str) -> None:
-    """That a request gets what needs as many bytes again. A thread that has computed for the first one may still refer
-    to its arguments when that is answered."""
+    """That a request gets what needs as many bytes again, and that no collection of the service had to free them. A
+    thread that has computed for the first one may still refer to its arguments when that is answered."""
+    collecting, by_collection = [False], list[bool]()
+
+    def note(phase: str, _info: object) -> None:
+        collecting[0] = phase == "start"
+
+    gc.callbacks.append(note)
+    held = [each for each in gc.get_objects() if isinstance(each, WindowBytes)]
+    watched = [weakref.ref(each, lambda _: by_collection.append(collecting[0])) for each in held]
+    del held
     gives_up_at = monotonic() + _FREED_WITHIN_S
     while (answer := client.get(f"{session}/context")).status_code == 429 and monotonic() < gives_up_at:
         sleep(0.02)
+    gc.callbacks.remove(note)
     assert answer.status_code == 200, answer.text
+    assert not any(by_collection), f"of {len(watched)} held, {sum(by_collection)} were freed by a collection"
 
 
 @pytest.mark.parametrize("case", _CASES)

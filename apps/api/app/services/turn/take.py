@@ -163,8 +163,8 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
 async def _round(
     rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None
 ) -> TurnOutcome | PlimsollError:
-    """The outcome or the error of a turn's round. The error is returned, without its traceback: else its frames and its
-    task would refer to each other and keep the turn's window until the next garbage collection."""
+    """The outcome or the error of a turn's round. The error is returned, without its traceback and those of its causes:
+    else frames and task would refer to each other and keep the turn's window until the next garbage collection."""
     try:
         async with recording(rt, turn, started, listen) as record:  # whatever fails, the turn gets an end
             plan = await decide(record)  # makes the summary that is due
@@ -174,7 +174,10 @@ async def _round(
             completion = await answered(record, plan)  # no database connection is held
             return await record.completed(completion)  # transaction two
     except PlimsollError as error:
-        return error.with_traceback(None)
+        cause: BaseException | None = error
+        while cause is not None:
+            cause = cause.with_traceback(None).__cause__ or cause.__context__
+        return error
 
 
 def _options_with_stored(options: TurnOptions, turn: LastTurn, *, keeps_tools: bool) -> TurnOptions:
