@@ -43,7 +43,7 @@ from app.db.settled import settled_through
 from app.db.sql import Statement
 from app.db.statistics import analyze_for
 from app.db.turns import newest_messages, page_of_turns
-from app.domain.types import SessionId, SessionRef, TenantId, Turn, TurnStatus
+from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, Turn, TurnStatus
 from app.services.turn.gather import settled_columns
 from tests.pooling import past_pooler
 from tests.services.service import service
@@ -367,6 +367,50 @@ async def test_the_messages_of_a_long_turn_are_exported_without_reading_all_of_t
         read = read_rows(tx.plans)
         assert read["messages"] <= 2 * MESSAGES
         assert read["turns"] <= TURNS
+
+
+_STEPS = """
+    INSERT INTO turn_steps (id, turn_id, session_id, seq, kind, status, detail, started_at)
+    SELECT gen_random_uuid(), id, session_id, n, 'gather', 'success', '{}', now()
+    FROM turns, generate_series(1, CASE WHEN session_id = u(2) AND seq = 7 THEN 500 WHEN seq = 8 THEN 0 ELSE 3 END) n
+    """
+_AUDITS = """
+    INSERT INTO turn_context_audit (id, turn_id, session_id, round, attempt, model_alias, model_context_limit,
+        context_limit_source, output_reserve, overhead_reserve, input_budget, estimator, calibration_ratio,
+        estimated_input_tokens_before, estimated_input_tokens_after_summary, estimated_input_tokens_after_prune,
+        estimated_wire_tokens, summary_triggered, prune_triggered, overflow_rejected, regions, context_trim_log)
+    SELECT id, turn_id, session_id, (seq + 1) / 2, 1 + (seq + 1) % 2, 'm', 1, 'x', 1, 1, 1, 'x', 1, 1, 1, 1, 1, false,
+        false, false, '{}', '{"actions": []}'
+    FROM turn_steps
+    """
+
+
+@pytest.mark.parametrize("section", ["steps", "audits"])
+async def test_a_long_session_is_exported_without_reading_what_follows_for_each_page(
+    database_url: str, section: str
+) -> None:
+    """A page of a session with 300,000 turns took a second, so that its export would have taken hours."""
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        for rows in (_STEPS, _AUDITS):
+            await transaction.fetch(Statement(rows, ()))
+        for table in ("turns", "turn_steps", "turn_context_audit"):
+            # As if there were very many sessions, none of them long.
+            await transaction.fetch(Statement(f"ALTER TABLE {table} ALTER session_id SET (n_distinct = -0.5)", ()))
+            await transaction.fetch(Statement(f"ANALYZE {table}", ()))
+        point = await fork_point(transaction, SESSION, None)
+        tx = Explained(transaction)
+        found = [row async for page in exported_rows(tx, SESSION, section, point) for row in page]
+        rows_of = {7: 500, 8: 0}
+        assert [(row["turn_id"].int - 20_000, _place(row)) for row in found] == [
+            (turn, place) for turn in range(1, OLD_TURNS + 1) for place in range(1, rows_of.get(turn, 3) + 1)
+        ]
+        table = {"steps": "turn_steps", "audits": "turn_context_audit"}[section]
+        assert read_rows(tx.plans)[table] <= 1.1 * len(found)
+
+
+def _place(row: JsonObject) -> int:
+    """The number within its turn of a step, or of the audit that was made of it."""
+    return row["seq"] if "seq" in row else 2 * row["round"] - 2 + row["attempt"]
 
 
 async def test_the_newest_messages_are_read_without_the_turns_of_a_long_session(database_url: str) -> None:

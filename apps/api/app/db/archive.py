@@ -269,21 +269,36 @@ _EXPORTED_SESSION = sql(f"""
 def _exported_after(section: _Section) -> Statement:
     """The statement for the rows of a section that follow those with the key `key_0`, …; each row has its key."""
     keys, table = section.keys, section.table.name
+    after = f"({', '.join(keys)}) > ({', '.join([f':key_{at}' for at in range(len(keys))])})"
     columns = [WHOLE_REQUEST if column == "request" else f"x.{column}" for column in section.columns]
     rows = f"{table} x WHERE x.session_id = :source"
     if section.table is tables.session_summaries:
         columns = [f"{_OF_PAST_SUMMARIES.get(column, f'x.{column}')} AS {column}" for column in section.columns]
         rows += f" AND {_PAST_SUMMARY}"
-    if keys[0] == "t.seq":
-        turn_id = "id" if section.table is tables.turns else "turn_id"
-        rows = f"""turns t JOIN {table} x ON x.session_id = t.session_id AND x.{turn_id} = t.id
+    if section.table is tables.turns:
+        rows = """turns t JOIN turns x ON x.session_id = t.session_id AND x.id = t.id
             WHERE t.session_id = :source AND t.seq >= :key_0 AND t.seq <= :through_seq"""
+    rows += f" AND {after} ORDER BY {', '.join(keys)}"
+    if len(keys) > 1:
+        rows = _of_turns(table, keys[1:])
     text = f"""
         SELECT {", ".join(columns)}, {", ".join([f"{key} AS key_{at}" for at, key in enumerate(keys)])} FROM {rows}
-            AND ({", ".join(keys)}) > ({", ".join([f":key_{at}" for at in range(len(keys))])})
-        ORDER BY {", ".join(keys)} LIMIT :limit
+        LIMIT :limit
         """
     return paged(text, section.columns)
+
+
+def _of_turns(table: str, keys: Sequence[str]) -> str:
+    """FROM items: the rows `x` of turns `t` from `:key_0` on, of that turn only those after `:key_1`, …, turn by turn
+    in the order of `keys`. With an order of all of them each page could sort all that follows in the session."""
+    after = ", ".join([f"CASE WHEN t.seq = :key_0 THEN :key_{at} ELSE 0 END" for at in range(1, len(keys) + 1)])
+    names = ", ".join(keys)
+    return f"""(
+            SELECT id, seq FROM turns WHERE session_id = :source AND seq >= :key_0 AND seq <= :through_seq ORDER BY seq
+        ) AS t CROSS JOIN LATERAL (
+            SELECT x.* FROM {table} x
+            WHERE x.session_id = :source AND x.turn_id = t.id AND ({names}) > ({after})
+            ORDER BY {names} LIMIT :limit) AS x"""
 
 
 _EXPORTED = {name: _exported_after(section) for name, section in _SECTIONS.items() if section.keys}
