@@ -38,12 +38,15 @@ from app.db.messages import (
     window_turns,
 )
 from app.db.recall import messages_with_words, turns_with
+from app.db.records import stated_of_turn
+from app.db.responses import get_response, response_of_request
 from app.db.sessions import list_sessions, search_sessions, turn_of_list
 from app.db.settled import settled_through
 from app.db.sql import Statement
 from app.db.statistics import analyze_for
 from app.db.turns import newest_messages, page_of_turns
-from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, Turn, TurnStatus
+from app.domain.responses import ResponseRef
+from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, Turn, TurnStatus, Usage
 from app.services.turn.gather import settled_columns
 from tests.pooling import past_pooler
 from tests.services.service import service
@@ -411,6 +414,34 @@ async def test_a_long_session_is_exported_without_reading_what_follows_for_each_
 def _place(row: JsonObject) -> int:
     """The number within its turn of a step, or of the audit that was made of it."""
     return row["seq"] if "seq" in row else 2 * row["round"] - 2 + row["attempt"]
+
+
+async def test_the_calls_of_a_turn_are_read_without_those_of_other_turns(database_url: str) -> None:
+    """Each request with `previous_response_id` to a session of 300,000 calls read all of them, for 0.2 seconds."""
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        for rows in (
+            """INSERT INTO usage_records (id, session_id, turn_id, purpose, model_alias, prompt_tokens,
+                cached_prompt_tokens, completion_tokens, round)
+            SELECT id, session_id, id, 'turn', 'm', 7, 0, 1, 1 FROM turns""",
+            """INSERT INTO responses (session_id, reply_seq, turn_id, round, first_seq, request_sha256, is_stored, form,
+                created_at)
+            SELECT session_id, 2 * seq, id, 1, 2 * seq - 1, seq::text, true, '{}', created_at FROM turns""",
+            "ANALYZE usage_records",
+            "ANALYZE responses",
+        ):
+            await transaction.fetch(Statement(rows, ()))
+        tx = Explained(transaction)
+        newest = await get_response(tx, TenantId("default"), ResponseRef(SESSION, 2 * (OLD_TURNS - 1)))
+        assert newest is not None
+        assert newest.usage == Usage(7, 1)
+        session = SessionRef(TenantId("default"), SESSION)
+        of_request = await response_of_request(tx, session, newest.turn_id, str(OLD_TURNS - 1))
+        assert of_request is not None
+        assert of_request.ref == newest.ref
+        assert await stated_of_turn(tx, SESSION, newest.turn_id) == (Usage(7, 1), None)
+        read = read_rows(tx.plans)
+        assert read["usage_records"] == 3
+        assert read["responses"] <= 20
 
 
 async def test_the_newest_messages_are_read_without_the_turns_of_a_long_session(database_url: str) -> None:

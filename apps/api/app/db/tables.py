@@ -268,6 +268,7 @@ usage_records = _below(
     one_of("purpose", get_args(Purpose)),
     key=("id",),
 )
+index_where_set("ix_usage_records_session_id_turn_id", usage_records.c.session_id, usage_records.c.turn_id)
 
 # A model call that a client of OpenAI's Responses requested; its reply is the message `reply_seq`. When the client
 # deletes the response, only this row is erased: the turn belongs to the session.
