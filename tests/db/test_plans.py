@@ -18,6 +18,7 @@ import pytest
 
 from app import db
 from app.db.archive import copy_past, exported_rows, fork_point
+from app.db.audits import blocks_by_sha256
 from app.db.database import Database, PageBounds, Transaction
 from app.db.driver import Record
 from app.db.erasure import due_sessions
@@ -31,6 +32,8 @@ from app.db.figures import (
 )
 from app.db.messages import (
     UNCOUNTED,
+    has_messages,
+    messages_by_id,
     messages_in_runs,
     numbered_messages,
     page_of_item_messages,
@@ -44,9 +47,9 @@ from app.db.sessions import list_sessions, search_sessions, turn_of_list
 from app.db.settled import settled_through
 from app.db.sql import Statement
 from app.db.statistics import analyze_for
-from app.db.turns import newest_messages, page_of_turns
+from app.db.turns import newest_messages, page_of_turns, turn_numbers
 from app.domain.responses import ResponseRef
-from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, Turn, TurnStatus, Usage
+from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, Turn, TurnId, TurnStatus, Usage
 from app.services.turn.gather import settled_columns
 from tests.pooling import past_pooler
 from tests.services.service import service
@@ -414,6 +417,28 @@ async def test_a_long_session_is_exported_without_reading_what_follows_for_each_
 def _place(row: JsonObject) -> int:
     """The number within its turn of a step, or of the audit that was made of it."""
     return row["seq"] if "seq" in row else 2 * row["round"] - 2 + row["attempt"]
+
+
+async def test_rows_are_looked_up_by_their_keys_however_many_their_session_has(database_url: str) -> None:
+    """In a session of 600,000 messages it took 0.2 seconds to look one up."""
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        blocks = """
+            INSERT INTO prompt_blocks (session_id, sha256, content)
+            SELECT u(2), n::text, 'x' FROM generate_series(1, 3000) n
+            UNION ALL SELECT u(s), 'x', 'x' FROM generate_series(3, 400) s
+            """
+        await transaction.fetch(Statement(blocks, ()))
+        await transaction.fetch(Statement("ANALYZE prompt_blocks", ()))
+        seven = "SELECT id FROM messages WHERE session_id = $1 AND seq = 7"
+        message_id = await transaction.fetchval(Statement(seven, ("id",)), id=SESSION)
+        tx = Explained(transaction)
+        assert await blocks_by_sha256(tx, SESSION, ("5", "7")) == {"5": "x", "7": "x"}
+        assert await has_messages(tx, SESSION, {message_id})
+        assert not await has_messages(tx, SESSION, {message_id, UUID(int=1)})
+        assert [each.seq for each in (await messages_by_id(tx, SESSION, [message_id, message_id])).rows] == [7]
+        assert await turn_numbers(tx, SESSION, [TurnId(UUID(int=20_005))]) == {UUID(int=20_005): 5}
+        read = read_rows(tx.plans)
+        assert (read["prompt_blocks"], read["messages"], read["turns"]) == (2, 3, 2), "and the turn of the message"
 
 
 async def test_the_calls_of_a_turn_are_read_without_those_of_other_turns(database_url: str) -> None:

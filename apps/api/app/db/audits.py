@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from app.db.database import Transaction, record_of
 from app.db.messages import AS_STORED, messages_from_rows
-from app.db.sql import by_seq, of_session, sql
+from app.db.sql import by_key, by_seq, of_session, sql
 from app.domain.audit import REFS_OF_BLOCKS, REFS_OF_RUNS, REFS_OF_SHORTENED, Audit, TrimAction, TrimLog
 from app.domain.frozen import names_of, replace, values_of
 from app.domain.recalled import RECALLED, Recalled, recalled_rows
@@ -34,7 +34,9 @@ _GET = sql(f"""
 
 _IDS = sql(f"SELECT m.seq, m.id FROM {by_seq('messages', 'm')}")
 
-_BLOCKS = sql("SELECT sha256, content FROM prompt_blocks WHERE session_id = :session_id AND sha256 = ANY(:sha256s)")
+_BLOCKS = sql(f"""
+    SELECT b.sha256, b.content FROM {by_key("prompt_blocks", "b", "sha256", "CAST(:sha256s AS text[])")}
+    """)
 
 _IN_RANGES = sql(f"""
     SELECT t.id AS turn, t.seq AS turn_seq, t.status, {AS_STORED}

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from app.db.database import Fetched, PageBounds, Transaction
 from app.db.driver import Record
-from app.db.sql import OPEN_STATUSES_SQL, insert_from, listed, of_session, paged, sql
+from app.db.sql import OPEN_STATUSES_SQL, by_key, insert_from, listed, of_session, paged, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import content_text, joined, tool_calls_from_json
 from app.domain.frozen import names_of
@@ -133,9 +133,10 @@ _LISTED = ", ".join(_WRITTEN_IN_LISTS.get(name, f"m.{name}") for name in names_o
 _SIZED = ("content", "tool_calls")
 _SHOWN = "messages m WHERE m.session_id = :session_id AND NOT m.withdrawn"
 _PAGES = listed(_LISTED, _SHOWN, "m.seq", _SIZED)
-_BY_ID = paged(f"SELECT {_LISTED} FROM {_SHOWN} AND m.id = ANY(:ids) ORDER BY m.seq LIMIT :limit", _SIZED)
+_OF_IDS = by_key("messages", "m", "id", "CAST(:ids AS uuid[])")
+_BY_ID = paged(f"SELECT {_LISTED} FROM {_OF_IDS} WHERE NOT m.withdrawn ORDER BY m.seq LIMIT :limit", _SIZED)
 
-_COUNT_BY_ID = sql("SELECT count(*) FROM messages WHERE session_id = :session_id AND id = ANY(:ids)")
+_COUNT_BY_ID = sql(f"SELECT count(*) FROM {_OF_IDS}")
 
 _NEW_COUNTS = insert_from(
     message_token_counts,
@@ -284,7 +285,7 @@ async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[U
 
 async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[UUID]) -> Fetched[MessageRecord]:
     """The session's messages with these ids, in time order, in the form for clients. Others are left out."""
-    return await tx.fetch_page(MessageRecord, _BY_ID, len(ids), session_id=session_id, ids=list(ids))
+    return await tx.fetch_page(MessageRecord, _BY_ID, len(ids), session_id=session_id, ids=list({*ids}))
 
 
 async def page_of_item_messages(tx: Transaction, session: SessionRef, bounds: PageBounds[int]) -> Fetched[Message]:

@@ -13,7 +13,7 @@ from app.db.claims import Claim
 from app.db.database import Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant, released
 from app.db.sessions import insert_in_session, locked_session
-from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
+from app.db.sql import CLOCK, binds, by_key, insert_from, insert_row, json_rows, sql
 from app.db.summaries import get_summary, undo_active
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
@@ -98,7 +98,9 @@ _LARGE_BLOCKS_CHARS = 1_048_576
 """Characters of a turn's blocks in all, above which long ones are stored one by one, and only if they are new."""
 _LARGE_BLOCK_CHARS = 4_096
 
-_STORED_BLOCKS = sql("SELECT sha256 FROM prompt_blocks WHERE session_id = :session_id AND sha256 = ANY(:sha256s)")
+_STORED_BLOCKS = sql(f"""
+    SELECT b.sha256 FROM {by_key("prompt_blocks", "b", "sha256", "CAST(:sha256s AS text[])")}
+    """)
 _STORE_BLOCK = sql(
     insert_row(
         tables.prompt_blocks,

@@ -123,13 +123,19 @@ def insert_row(table: sa.Table, values: Mapping[str, str], source: str = "") -> 
     return f"INSERT INTO {table.name} ({', '.join(values)}) {taken}"
 
 
-def by_seq(table: str, row: str) -> str:
-    """FROM items: the rows of a table of `:session_id` with the numbers `:seqs`, each looked up by its key. A list of
-    numbers would be compared with all rows of the session if few of these were there when the table was analyzed, and
-    so would single ones without an order."""
-    return f"""unnest(CAST(:seqs AS bigint[])) AS wanted(seq) CROSS JOIN LATERAL (
+def by_key(table: str, row: str, key: str, values: str) -> str:
+    """FROM items: the rows of a table of `:session_id` whose `key` is one of `values`, an array, each looked up by its
+    key. A list of values would be compared with all rows of the session if most sessions had few of these when the
+    table was analyzed, and so would single ones without an order."""
+    return f"""unnest({values}) AS wanted(key) CROSS JOIN LATERAL (
         SELECT * FROM {table}
-        WHERE session_id = :session_id AND seq >= wanted.seq AND seq <= wanted.seq ORDER BY seq LIMIT 1) AS {row}"""
+        WHERE session_id = :session_id AND {key} >= wanted.key AND {key} <= wanted.key
+        ORDER BY {key} LIMIT 1) AS {row}"""
+
+
+def by_seq(table: str, row: str) -> str:
+    """`by_key` for the numbers `:seqs`."""
+    return by_key(table, row, "seq", "CAST(:seqs AS bigint[])")
 
 
 def json_rows(table: sa.Table, parameter: str) -> str:

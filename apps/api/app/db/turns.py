@@ -12,7 +12,7 @@ from app.db.driver import Record
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, messages_from_rows
 from app.db.sessions import ON_ITS_NODE, insert_in_session, lock_session, locked_session
-from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, Statement, insert_row, listed, of_session, sql
+from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, Statement, by_key, insert_row, listed, of_session, sql
 from app.domain.content import tool_calls_from_json
 from app.domain.errors import TurnCancelled, TurnLost, existing
 from app.domain.frozen import frozen, names_of, values_of
@@ -87,7 +87,7 @@ _LISTED = f"""{_COLUMNS}, {_OF_USER.format("name")} AS name,
 _SIZED = ("user_input", "assistant_output", "error", "tool_calls")
 _PAGES = listed(_LISTED, "turns t WHERE t.session_id = :session_id", "t.seq", _SIZED)
 
-_NUMBERS = sql("SELECT id, seq FROM turns WHERE session_id = :session_id AND id = ANY(:turn_ids)")
+_NUMBERS = sql(f"SELECT t.id, t.seq FROM {by_key('turns', 't', 'id', 'CAST(:turn_ids AS uuid[])')}")
 
 
 async def turn_numbers(tx: Transaction, session_id: SessionId, turn_ids: Sequence[TurnId]) -> dict[TurnId, int]:
