@@ -40,7 +40,7 @@ from app.db.messages import (
     page_of_messages,
     window_turns,
 )
-from app.db.recall import messages_with_words, turns_with
+from app.db.recall import messages_with_words, sessions_with_messages, turns_with
 from app.db.records import stated_of_turn
 from app.db.responses import get_response, response_of_request
 from app.db.sessions import list_sessions, search_sessions, turn_of_list
@@ -467,6 +467,27 @@ async def test_the_calls_of_a_turn_are_read_without_those_of_other_turns(databas
         read = read_rows(tx.plans)
         assert read["usage_records"] == 3
         assert read["responses"] <= 20
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+async def test_sessions_of_a_tenant_are_listed_and_searched_without_those_of_others(
+    database_url: str, newest_first: bool
+) -> None:
+    """A planner that knows of two tenants read all of the other's newer sessions first."""
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        divide = "UPDATE sessions SET tenant_id = CASE WHEN (id <= u(200)) = $1 THEN 'default' ELSE 'other' END"
+        await transaction.execute(Statement(divide, ("older",)), older=newest_first)
+        await transaction.fetch(Statement("ANALYZE sessions", ()))
+        tx, tenant, last = Explained(transaction), TenantId("default"), UUID(int=2**128 - 1)
+        page = await list_sessions(tx, tenant, PageBounds(UUID(int=0), last, 20, newest_first))
+        first = 200 if newest_first else 201
+        assert (page.rows[0].id.int, page.has_more) == (first, True)
+        newest = 200 if newest_first else SESSIONS
+        found, horizon = await search_sessions(tx, tenant, "nowhere", before=last, limit=5, most_looked_through=20)
+        assert (found.rows, horizon) == ([], UUID(int=newest - 19))
+        to_search = await sessions_with_messages(tx, tenant, first=last, limit=20)
+        assert [session_id.int for session_id, _ in to_search] == [*range(newest, newest - 20, -1)]
+        assert read_rows(tx.plans)["sessions"] <= 21 + 2 * 20 + 20
 
 
 async def test_the_newest_messages_are_read_without_the_turns_of_a_long_session(database_url: str) -> None:

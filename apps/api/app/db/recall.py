@@ -17,6 +17,7 @@ import numpy as np
 from app.db.database import Fetched, Transaction
 from app.db.driver import Record
 from app.db.messages import AS_STORED, NOT_REJECTED, SAID_AT, message_from_row
+from app.db.sessions import NEWEST_OF_TENANT, OF_TENANT
 from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, by_seq, in_any_case_as_json, insert_from, paged, sql
 from app.db.tables import message_vectors
 from app.domain.types import STATUS_OF, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
@@ -79,9 +80,9 @@ _CHOSEN = sql(f"""
     ORDER BY m.seq
     """)
 
-_TO_LOOK_THROUGH = sql("""
+_TO_LOOK_THROUGH = sql(f"""
     SELECT id, last_message_seq FROM sessions
-    WHERE tenant_id = :tenant_id AND id <= :first ORDER BY id DESC LIMIT :limit
+    WHERE {OF_TENANT} AND id <= :first ORDER BY {NEWEST_OF_TENANT} LIMIT :limit
     """)
 
 _FOUND_COLUMNS = f"""m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content, m.name,

@@ -66,7 +66,13 @@ _UPDATE = sql(f"""
     WHERE {_OURS} RETURNING {_COLUMNS}
     """)
 _SIZED = ("room_goal", "instructions", "policy", "metadata")
-_PAGES = listed(_COLUMNS, "sessions WHERE tenant_id = :tenant_id", "id", _SIZED)
+OF_TENANT = "tenant_id = ANY(ARRAY[CAST(:tenant_id AS text)])"
+NEWEST_OF_TENANT = "tenant_id, id DESC"
+"""The SQL condition and order of a tenant's sessions, newest first. Only the index of tenants has this order. With
+`tenant_id = …` it would be that of ids alone, in which a planner that knows of few tenants reads everybody's sessions
+until it has found enough of this one's."""
+_ORDERS = ("tenant_id DESC, id", NEWEST_OF_TENANT)
+_PAGES = listed(_COLUMNS, f"sessions WHERE {OF_TENANT}", "id", _SIZED, orders=_ORDERS)
 
 NamedBy: TypeAlias = Literal["idempotency_key", "external_id"]
 """How a session is found other than by id: by the key of the request that made it, or by a client's name for it."""
@@ -107,8 +113,8 @@ FIRST_INPUT = f"""
     ORDER BY t.status = 'completed' AND length(left(t.user_input, 16)) > 15 DESC, t.seq LIMIT 1
 """
 
-_HORIZON = sql("""
-    SELECT id FROM sessions WHERE tenant_id = :tenant_id AND id < :before ORDER BY id DESC OFFSET :most LIMIT 1
+_HORIZON = sql(f"""
+    SELECT id FROM sessions WHERE {OF_TENANT} AND id < :before ORDER BY {NEWEST_OF_TENANT} OFFSET :most LIMIT 1
     """)
 
 # Of a long text only the part is read that is searched: a goal may have megabytes, and a tenant thousands of forks.
@@ -116,11 +122,11 @@ _SEARCH = paged(
     f"""
     SELECT {", ".join(f"s.{name}" for name in names_of(Session))}
     FROM sessions s LEFT JOIN LATERAL ({FIRST_INPUT}) first ON true
-    WHERE s.tenant_id = :tenant_id AND s.id < :before
+    WHERE s.{OF_TENANT} AND s.id < :before
         AND s.id >= :horizon
         AND (concat_ws(' ', s.id, left(s.room_goal, {_SEARCHED_GOAL_CHARS}), s.mode, s.agent_role,
             s.model_alias, s.metadata, first.first_input) ~ :pattern OR CAST(s.metadata AS text) ~ :pattern_of_json)
-    ORDER BY s.id DESC LIMIT :limit
+    ORDER BY {NEWEST_OF_TENANT} LIMIT :limit
     """,
     _SIZED,
 )
