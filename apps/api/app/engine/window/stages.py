@@ -2,7 +2,7 @@
 be removed; then what is added in the space that is left, or why the prompt cannot be sent.
 
 `STAGES` is steps 4 to 11 of `docs/budget.md` as a table: a stage is skipped if its condition does not hold.
-`overflow_of` is step 12.
+`overflow_of` is step 13.
 """
 
 from __future__ import annotations
