@@ -178,7 +178,7 @@ async def test_a_turn_that_was_refused_is_sent_where_it_fits_and_one_that_was_se
     database_url: str, tmp_path: Path
 ) -> None:
     other = '[models.{}]\nprovider = "offline"\ncontext_window = {}\n'
-    extra = other.format("large", 64000) + other.format("tiny", 1900)
+    extra = other.format("large", 64000) + other.format("tiny", 1600)
     async with (
         serving(_no_summarizer) as server,
         service(database_url, models_toml(server, extra=extra), folder=tmp_path) as at,
