@@ -43,8 +43,9 @@ _FIRST_MESSAGES = 16
 
 _STORED = tuple(column.name for column in messages.columns if column.name in names_of(Message))
 SAID_AT = "coalesce(m.said_at, m.created_at)"
-TURN_SEQ = "(SELECT t.seq FROM turns t WHERE t.session_id = m.session_id AND t.id = m.turn_id) AS turn_seq"
-"""The number of a message's turn is looked up: a join may be planned to compare each message with all turns."""
+TURN_SEQ = "(SELECT t.seq FROM turns t WHERE t.session_id = :session_id AND t.id = m.turn_id) AS turn_seq"
+"""The number of a message's turn is looked up: a join may be planned to compare each message with all turns. In some
+statements Citus does not see that a message's session is this one, so it is named."""
 _WRITTEN_OTHERWISE = {"said_at": f"{SAID_AT} AS said_at"}
 _OF_MESSAGE = ", ".join(_WRITTEN_OTHERWISE.get(name, f"m.{name}") for name in _STORED)
 MESSAGE_BYTES = "octet_length(concat(m.content, m.tool_calls, m.reasoning, m.reasoning_blocks))"
