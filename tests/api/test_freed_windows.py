@@ -8,6 +8,7 @@ import json
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from threading import get_ident
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -87,14 +88,14 @@ def imported(client: httpx.Client, turns: int) -> str:
 def assert_freed(client: httpx.Client, session: str) -> None:
     """That a request gets what needs as many bytes again, and that no collection of the service had to free them. A
     thread that has computed for the first one may still refer to its arguments when that is answered."""
-    collecting, by_collection = [False], list[bool]()
+    collector, by_collection = [0], list[bool]()
 
     def note(phase: str, _info: object) -> None:
-        collecting[0] = phase == "start"
+        collector[0] = get_ident() if phase == "start" else 0
 
     gc.callbacks.append(note)
     held = [each for each in gc.get_objects() if isinstance(each, WindowBytes)]
-    watched = [weakref.ref(each, lambda _: by_collection.append(collecting[0])) for each in held]
+    watched = [weakref.ref(each, lambda _: by_collection.append(collector[0] == get_ident())) for each in held]
     del held
     gives_up_at = monotonic() + _FREED_WITHIN_S
     while (answer := client.get(f"{session}/context")).status_code == 429 and monotonic() < gives_up_at:

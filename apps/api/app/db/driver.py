@@ -67,6 +67,9 @@ _AT_A_NODE = "while executing command on "
 _POOLER_IS_FULL = "no more connections allowed"
 """What PgBouncer says of its limits on clients, with the code of a violated protocol."""
 
+_NEXT_SERVER_AFTER_S: Final = 1.0
+"""How long the next server of several waits for an answer of the one before it."""
+
 IDLE_LIMIT: Final = "10s"
 # A process that freezes inside a transaction (stopped, swapped out, cut off) holds its locks for `IDLE_LIMIT` at most.
 # Large tables make estimates so high that statements of a millisecond are compiled, each time for 10 ms and more.
@@ -129,9 +132,6 @@ class _Connection(asyncpg.Connection):
             for name, value in _SOCKET_OPTIONS.items():
                 if hasattr(socket, name):
                     tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-_NEXT_SERVER_AFTER_S: Final = 1.0
 
 
 async def connect_to_any(dsn: str, **how: Any) -> Any:

@@ -94,13 +94,12 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
     elif snapshot.policy.look_back == "on" or snapshot.summary is not None:
         snapshot = _with_look_back(snapshot, estimate)
     window = whole = lay_out_cleared(snapshot, estimate)
-    due = replace(snapshot, log=whole.log.without_stages())
     may_summarize = may_summarize and not snapshot.overflowed
     summary_worthless = False
     if may_summarize:
         reason, fold = due_before_call(whole)
         if fold:
-            return SummaryDue(fold, due)
+            return _summary_due(fold, whole)
         summary_worthless = reason == "turn_count"
     if window.is_over and not snapshot.overflowed:  # something must leave
         snapshot, was = _with_look_back(snapshot, estimate), snapshot
@@ -115,8 +114,12 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
     if fits(window):
         return Ready(window, summary_worthless)
     if may_summarize and (fold := fold_before_refusal(whole, window)):
-        return SummaryDue(fold, due)
+        return _summary_due(fold, whole)
     return Refused(window, summary_worthless, overflow_of(window))
+
+
+def _summary_due(fold: Fold, window: Window) -> SummaryDue:
+    return SummaryDue(fold, replace(window.snapshot, log=window.log.without_stages()))
 
 
 def passes_whole(window: Cost) -> bool:

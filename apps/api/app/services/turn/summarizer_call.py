@@ -206,18 +206,18 @@ class Summarizer:
         able = [model.alias for model in fallbacks if model.is_language_model]
         return self._rt.cooldowns.awake(self._job.alias, able, tenant_id)
 
-    def _rest(self) -> tuple[str, ...]:
-        """Notes that the alias called last is down. Returns what may be called now."""
+    def _note_down(self) -> None:
+        """Notes that the alias called last is down."""
         self._rt.cooldowns.rest(self.alias, self._job.rows.session.tenant_id)
-        return self._separate()
 
     async def _separately(self, fold: Fold) -> SummaryBody:
         """The summary by a model that is not down. Raises the error of the last one that was called."""
         *others, last = self._separate()
-        for self.alias in others:
+        for other in others:
+            self.alias = other
             with suppress(*FALLS_BACK):
                 return await self._by_chunks(fold)
-            self._rest()
+            self._note_down()
         self.alias = last
         return await self._by_chunks(fold)
 
@@ -257,8 +257,10 @@ class Summarizer:
             body = await _accepted(completion, ids, quoted_items(fold), previous, fold, estimate)
             body = await _kept(model, fold, body, estimate)
         except (SummaryRefused, ProviderRefused, ProviderOverflow, *FALLS_BACK) as refusal:
-            if isinstance(refusal, FALLS_BACK) and self._rest() == (self.alias,):
-                raise
+            if isinstance(refusal, FALLS_BACK):
+                self._note_down()
+                if self._separate() == (self.alias,):
+                    raise
             reason = refusal.reason if isinstance(refusal, SummaryRefused) else refusal.code
             logger.info("no summary behind the repeated prompt (%s): the summarizer is called separately", reason)
             self._repeats = None
