@@ -40,7 +40,7 @@ from app.db.messages import (
     page_of_messages,
     window_turns,
 )
-from app.db.recall import messages_with_words, sessions_with_messages, turns_with
+from app.db.recall import messages_with_words, sessions_with_messages, stored_terms, turns_with
 from app.db.records import stated_of_turn
 from app.db.responses import get_response, response_of_request
 from app.db.sessions import list_sessions, search_sessions, turn_of_list
@@ -240,6 +240,20 @@ async def test_recalled_messages_are_read_by_key_and_the_turns_of_those_that_com
 
         sent = [message.seq for turn in turns for message in turn.messages]
         assert sent == [seq for seq in seqs if (seq + 1) // 2 % 50], "without those of rejected turns"
+
+
+@pytest.mark.parametrize("replanned", [False, True])
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_the_terms_of_a_range_of_messages_are_read_by_one_index_range(
+    database_url: str, analyzed: bool, replanned: bool
+) -> None:
+    tables = filled(database_url, analyzed=analyzed, replanned=replanned)
+    async with tables as database, database.begin() as transaction:
+        tx = Explained(transaction)
+        assert (await stored_terms(tx, SESSION, 400, 500))["unpacked"] == 98, "without a rejected turn's"
+        read = rows_of_index_ranges(tx.plans)
+        assert read["messages"] <= 100
+        assert read["turns"] <= TURNS // 50
 
 
 @pytest.mark.parametrize("replanned", [False, True])

@@ -14,6 +14,7 @@ from app.engine.policy.policy import ContextPolicy, Recall
 from app.engine.recall.bm25 import Query
 from app.engine.recall.index import EMPTY, Packed, packed_terms, packed_text
 from app.engine.recall.ranking import candidates
+from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE
 from app.engine.window.recalled import RECALL_NOTE
 from app.services import pasts
 from app.services.archive.transfer import export_session, fork_session
@@ -22,6 +23,7 @@ from app.services.sessions import delete_session
 from app.services.turn import recall
 from app.services.turn.recall import extended_index, settled_index
 from app.services.views.context import read_timeline, window_now
+from app.services.views.search import search_session
 from app.services.views.turns import get_audit, get_prompt
 from app.telemetry.metrics import Telemetry
 from tests.providers.server import Seen, serving
@@ -48,6 +50,16 @@ async def _talked(at: Service, turns: int = 10, **fields: Any) -> SessionId:
         said = FACTS[number] if number < len(FACTS) else f"Small talk about the weather, part {number}."
         await at.turn(session.id, said)
     return session.id
+
+
+_OF_MANY_WORDS = " ".join(map("word{}".format, range(MOST_TERMS_OF_A_MESSAGE)))
+_MORE_MESSAGES = """
+    INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding, terms)
+    SELECT gen_random_uuid(), s.id, t.id, s.last_message_seq + number, 'user', '"said"', 3, 'o200k_base', :terms
+    FROM sessions s JOIN turns t ON t.session_id = s.id AND t.seq = s.last_turn_seq,
+        generate_series(1, CAST(:messages AS int)) AS number
+    WHERE s.id = :session_id
+    """
 
 
 async def _contents(at: Service, session_id: SessionId, turn_id: TurnId) -> list[str]:
@@ -197,7 +209,7 @@ async def test_a_warm_process_recalls_what_a_cold_one_does_and_reads_only_what_i
         for last_seq in (8, 8, 20, 12):
             async with at.rt.database.begin() as tx:
                 warm, _ = await settled_index(other, tx, session_id, 0, last_seq)
-                cold, unpacked = await extended_index(tx, session_id, EMPTY, last_seq)
+                cold, unpacked = await extended_index(tx, session_id, EMPTY, last_seq, other.most_index_bytes)
             assert unpacked == 0
             assert other.index(session_id, 0) is warm
             assert warm.through_seq == max(last_seq, warm.through_seq)
@@ -206,6 +218,30 @@ async def test_a_warm_process_recalls_what_a_cold_one_does_and_reads_only_what_i
                 found = [candidates(i, Query(asked, last_seq), 4000, 0.05) for i in (warm, cold)]
                 assert found[0] == found[1]
                 assert found[0]
+
+
+async def test_of_a_very_long_session_the_newest_messages_are_searched_and_the_others_are_counted(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Its index took more than the cache holds, and was read and made again by every turn."""
+    async with (
+        serving(model(_reply)) as server,
+        service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
+    ):
+        session_id = await _talked(at)
+        session = ref_of(session_id)
+        assert (await search_session(at.rt, session, "Where does Ottilie keep bees?", 5)).items
+        newest = f"The heron nests on the weir. {_OF_MANY_WORDS}"
+        await at.rows(_MORE_MESSAGES, session_id=session_id, messages=20_000, terms=packed_terms("user", newest))
+        await at.rows("UPDATE sessions SET last_message_seq = last_message_seq + 20000")
+
+        found = await search_session(at.rt, session, "Where does Ottilie keep bees?", 5)
+        assert not found.items
+        kept = at.rt.pasts.index(session_id, 0)
+        assert kept.size_bytes <= 2 * at.rt.pasts.most_index_bytes < 20_000 * 8 * MOST_TERMS_OF_A_MESSAGE
+        assert (found.unsearched_messages, found.searched_messages) == (20_020 - len(kept), len(kept))
+        assert (await search_session(at.rt, session, "heron weir", 5)).items
+        assert at.rt.pasts.index(session_id, 0) is kept, "it is kept, and not read again"
 
 
 async def test_a_fork_has_its_terms_at_once(database_url: str, tmp_path: Path) -> None:
@@ -284,6 +320,9 @@ def test_cached_pasts_stay_within_their_bytes_and_are_evicted_when_unused() -> N
     kept.forget_idle()
     assert (kept.index(three, 0), kept.index(one, 0)) == (EMPTY, index)
     assert kept.size_bytes == entry_bytes
+    terms = packed_text(_OF_MANY_WORDS) * 11_000
+    kept.keep_index(three, EMPTY.extended(Packed(np.arange(11_000), np.full(11_000, 5), terms), 11_000), 0)
+    assert kept.index(three, 0) is EMPTY, "the next turn reads a smaller one"
     nothing = Pasts(0, lambda: now[0], telemetry)
     nothing.keep_index(one, index, 0)
     assert nothing.index(one, 0) is EMPTY

@@ -2259,7 +2259,7 @@ export interface components {
             searched_messages: number;
             /**
              * Unsearched Messages
-             * @description Older messages that are not indexed yet; each turn that recalls indexes some.
+             * @description Older messages that are not searched: those of a very long session before its newest, and those that are not indexed yet, of which each turn that recalls indexes some.
              */
             unsearched_messages: number;
         };

@@ -20,7 +20,7 @@ from app.domain.types import SummaryBody, Turn, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.policy.policy import ContextPolicy, Recall
 from app.engine.recall.bm25 import Query, posting_count, rarities, search
-from app.engine.recall.index import EMPTY, Index, Packed, packed_text
+from app.engine.recall.index import EMPTY, Index, Packed, index_bytes, packed_text
 from app.engine.recall.ranking import (
     MOST_RECALLED_TOKENS,
     Evicted,
@@ -290,6 +290,12 @@ def test_an_index_that_was_extended_finds_what_one_that_was_built_at_once_finds(
     ]
     assert found[0] == found[1] == found[2]
     assert all(candidate.seqs[-1] <= through_seq for candidate in found[0])
+
+
+@given(TEXTS)
+def test_the_size_of_an_index_is_known_from_its_packed_terms(texts: list[str]) -> None:
+    packed = b"".join(map(packed_text, texts))
+    assert indexed(texts).size_bytes == index_bytes(len(texts), len(packed))
 
 
 @given(TEXTS, TEXTS, QUERIES)

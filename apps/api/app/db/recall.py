@@ -27,14 +27,13 @@ _TERMS = sql(f"""
     SELECT coalesce(string_agg(int8send(seq), '') FILTER (WHERE terms IS NOT NULL), '') AS seqs,
         coalesce(string_agg(int8send(token_estimate), '') FILTER (WHERE terms IS NOT NULL), '') AS tokens,
         coalesce(string_agg(int8send(day), '') FILTER (WHERE terms IS NOT NULL), '') AS days,
-        coalesce(string_agg(terms, ''), '') AS terms, count(*) - count(terms) AS unpacked,
-        CASE WHEN count(*) < :limit THEN :through_seq ELSE max(seq) END AS through_seq
+        coalesce(string_agg(terms, ''), '') AS terms, count(*) - count(terms) AS unpacked
     FROM (
         SELECT seq, token_estimate, terms,
             CAST((coalesce(said_at, created_at) AT TIME ZONE 'UTC')::date - DATE '1970-01-01' AS bigint) AS day
         FROM messages
         WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND {NOT_REJECTED}
-        ORDER BY seq LIMIT :limit
+        ORDER BY seq
     ) AS m
     """)
 
@@ -49,7 +48,7 @@ _SETTLED = sql(f"""
 
 _UNPACKED = sql("""
     SELECT seq, role, content, name, tool_calls IS NOT NULL AS has_calls FROM messages
-    WHERE session_id = :session_id AND seq <= :through_seq AND terms IS NULL
+    WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND terms IS NULL
     ORDER BY seq LIMIT :limit
     """)
 
@@ -127,11 +126,11 @@ _WITH_WORDS = paged(
 )
 
 
-async def stored_terms(tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, limit: int) -> Record:
-    """The packed `terms` of a session's first `limit` messages after `after_seq`, concatenated in order, and the number
-    `through_seq` that they reach. `seqs`, `tokens` and `days` (on which they were said, since 1970-01-01 in UTC) have 8
-    bytes each, big-endian. `unpacked` counts the messages without terms."""
-    return await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
+async def stored_terms(tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int) -> Record:
+    """The packed `terms` of a session's messages after `after_seq` through `through_seq`, concatenated in order.
+    `seqs`, `tokens` and `days` (on which they were said, since 1970-01-01 in UTC) have 8 bytes each, big-endian.
+    `unpacked` counts the messages without terms."""
+    return await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq)
 
 
 async def terms_at(tx: Transaction, session_id: SessionId, seq: int) -> bytes | None:
@@ -147,9 +146,11 @@ async def settled_seq(tx: Transaction, session_id: SessionId, last_seq: int) -> 
     return row["settled_seq"], row["past_version"]
 
 
-async def unpacked_messages(tx: Transaction, session_id: SessionId, through_seq: int, limit: int) -> list[Record]:
-    """The oldest messages through a number without packed terms: `seq`, `role`, `content`, `name` and `has_calls`."""
-    return await tx.fetch(_UNPACKED, session_id=session_id, through_seq=through_seq, limit=limit)
+async def unpacked_messages(
+    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, limit: int
+) -> list[Record]:
+    """The oldest messages of a range without packed terms: `seq`, `role`, `content`, `name` and `has_calls`."""
+    return await tx.fetch(_UNPACKED, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
 
 
 async def save_terms(tx: Transaction, session_id: SessionId, seqs: Sequence[int], terms: Sequence[bytes]) -> None:

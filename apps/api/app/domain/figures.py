@@ -222,7 +222,8 @@ class Found:
     next_cursor: None
     searched_messages: int = described("Number of messages searched.")
     unsearched_messages: int = described(
-        "Older messages that are not indexed yet; each turn that recalls indexes some."
+        "Older messages that are not searched: those of a very long session before its newest, and those that are not "
+        "indexed yet, of which each turn that recalls indexes some."
     )
 
 

@@ -32,6 +32,9 @@ _ITEM_BYTES = 120
 """Bytes of an item of a summary besides its text and ids, and of one of its ids."""
 _MESSAGE_BYTES = 600
 """Bytes of a `Message` besides its texts."""
+_LARGEST_INDEX = 4
+"""A recall index is read up to this part of the cache, or up to `_LEAST_INDEX_BYTES` if that is more."""
+_LEAST_INDEX_BYTES = 16 * 1024 * 1024
 _LARGEST_OPEN_TURN = 8
 """An open turn takes at most this part of the cache."""
 _MORE_OF_OPEN_TURN = 512
@@ -114,6 +117,12 @@ class Pasts:
     def keeps_any(self) -> bool:
         return self._most_bytes > 0
 
+    @property
+    def most_index_bytes(self) -> int:
+        """The size to which an index of a session's newest messages is read. It grows to twice that, and is then read
+        anew."""
+        return max(_LEAST_INDEX_BYTES, self._most_bytes // _LARGEST_INDEX)
+
     def last_message(self, session_id: SessionId) -> tuple[int, MessageId] | tuple[None, None]:
         """The number and the id of the last cached message. If the database has another one, what is cached was lost
         there: a standby took over without it, or an older backup was restored."""
@@ -191,7 +200,8 @@ class Pasts:
     def keep_index(self, session_id: SessionId, index: Index, past_version: int) -> None:
         past = self._of(session_id)
         if past.index_version != past_version or past.index.through_seq < index.through_seq:
-            past.index, past.index_version = index, past_version
+            past.index = index if index.size_bytes <= 2 * self.most_index_bytes else EMPTY
+            past.index_version = past_version
             self._put(session_id, past)
 
     def vectors(self, session_id: SessionId, model: str, dimensions: int) -> Vectors:

@@ -40,6 +40,8 @@ _COPIED_KEYS: Final = 65_536
 """Most keys that are copied whenever an index is extended, which takes a fraction of a millisecond."""
 _KEYS_A_NEW_ONE: Final = 16
 """More keys than these are copied when there are at most so many for each new one."""
+_MESSAGE_BYTES: Final = 30
+_KEY_BYTES: Final = 8
 _LENGTH_SHARE: Final = 0.4
 _USUAL_TERMS: Final = 16
 """Usual length in BM25, fixed so that longer new messages do not change a message's score (Robertson, Zaragoza)."""
@@ -65,6 +67,11 @@ def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_M
     return pack(f"<{len(words)}I", *words)
 
 
+def index_bytes(messages: int, terms_bytes: int) -> int:
+    """The size of an index of so many messages, whose packed terms have `terms_bytes`."""
+    return _MESSAGE_BYTES * messages + _KEY_BYTES * (terms_bytes // 4 - _HEADER_WORDS * messages)
+
+
 @frozen
 class Packed:
     """Messages to add to an index: their `seq` (ascending), token counts, and concatenated packed terms; and the days
@@ -88,12 +95,14 @@ class Packed:
 
 @frozen(eq=False)
 class Index:
-    """All messages of a session through `through_seq`, one array per column; a message's position is its index there.
+    """All messages of a session after `after_seq`, which is 0 unless it is very long, through `through_seq`: one array
+    per column; a message's position is its index there.
     `keys` are sorted and have one word for each term of a message: 27 bits of hash, 32 of position, 5 of count. Those
     of the newest messages may be in `new_keys` instead, sorted too, so that many are not copied for a few.
     `norms` are what BM25 adds to a count for a message's number of terms. `days` are as in `Packed`, or `NO_DAY` if
     unknown."""
 
+    after_seq: int
     through_seq: int
     seqs: Ints
     tokens: npt.NDArray[np.int32]
@@ -132,6 +141,7 @@ class Index:
             # Much faster than to sort them all again.
             keys, new_keys = np.insert(keys, keys.searchsorted(new_keys), new_keys), new_keys[:0]
         return Index(
+            after_seq=self.after_seq,
             through_seq=through_seq,
             seqs=np.concatenate((self.seqs, new.seqs)),
             tokens=np.concatenate((self.tokens, np.minimum(new.tokens, _MOST_TOKENS).astype(np.int32))),
@@ -183,4 +193,4 @@ class Index:
         return np.stack((first, new + len(self.keys)), 1).ravel(), np.stack((seen_in, new_seen_in), 1).ravel()
 
 
-EMPTY: Final = Index(0, *(np.zeros(0, kind) for kind in ("i8", "i4", "f8", "i4", "u1", "?", "i4", "u8", "u8")))
+EMPTY: Final = Index(0, 0, *(np.zeros(0, kind) for kind in ("i8", "i4", "f8", "i4", "u1", "?", "i4", "u8", "u8")))

@@ -29,12 +29,13 @@ from app.db.records import add_usages
 from app.db.turns import get_turn
 from app.domain.content import content_text, named
 from app.domain.errors import NotFound
+from app.domain.frozen import replace
 from app.domain.types import Content, Message, Pin, SessionId, SessionRef, TenantId, Turn, TurnId, Usage
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import Query, posting_count
 from app.engine.recall.dates import date_keys, day_said
-from app.engine.recall.index import EMPTY, Index, Packed
+from app.engine.recall.index import EMPTY, Index, Packed, index_bytes
 from app.engine.recall.look_back_pages import (
     TextPage,
     matching_seqs,
@@ -72,6 +73,7 @@ _T = TypeVar("_T")
 PACKED_A_TURN: Final = 500
 """Messages without packed terms that one turn packs (a few tenths of a second); later turns pack the others."""
 _SLICE_MESSAGES: Final = 4096
+"""Message numbers, or vectors, that one statement reads."""
 _INLINE_BYTES: Final = 256 * 1024
 """Most new packed terms by which an index is extended on the event loop: some 2,000 chat messages, a few ms."""
 _COPIED_BYTES: Final = 32
@@ -119,12 +121,12 @@ async def searchable(
     tx: Transaction, rt: Runtime, session: SessionRef, words: str, last_seq: int, said_day: int | None
 ) -> tuple[Index, int, Query]:
     """What a search among a session's messages through `last_seq` needs: their index, how many of them it misses
-    because they are not indexed yet, and the query for the words, which were said on this day."""
+    because they are older than it or not indexed yet, and the query for the words, which were said on this day."""
     settled_through, past_version = await settled_seq(tx, session.id, last_seq)
     index, unpacked = await settled_index(rt.pasts, tx, session.id, past_version, settled_through)
-    index, more_unpacked = await extended_index(tx, session.id, index, last_seq)
+    index, more_unpacked = await extended_index(tx, session.id, index, last_seq, rt.pasts.most_index_bytes)
     meaning = await settled_meaning(tx, rt.pasts, session, settled_through, rt.embeddings, words)
-    return index, unpacked + more_unpacked, Query(words, last_seq, said_day, meaning)
+    return index, index.after_seq + unpacked + more_unpacked, Query(words, last_seq, said_day, meaning)
 
 
 async def settled_meaning(
@@ -160,29 +162,35 @@ async def settled_index(
     if len(kept) and not is_compared and not kept.ends_with(await terms_at(tx, session_id, int(kept.seqs[-1]))):
         pasts.forget(session_id)
         kept = EMPTY
-    index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
+    index, unpacked = await extended_index(tx, session_id, kept, settled_seq, pasts.most_index_bytes)
     if unpacked and pack:
-        rows = await unpacked_messages(tx, session_id, settled_seq, PACKED_A_TURN)
+        rows = await unpacked_messages(tx, session_id, index.after_seq, settled_seq, PACKED_A_TURN)
         terms = await pack_messages([(row["role"], row["content"], row["has_calls"], row["name"]) for row in rows])
         await save_terms(tx, session_id, [row["seq"] for row in rows], terms)
-        index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
+        index, unpacked = await extended_index(tx, session_id, kept, settled_seq, pasts.most_index_bytes)
     if not unpacked:
         pasts.keep_index(session_id, index, past_version)
     return index, unpacked
 
 
-async def extended_index(tx: Transaction, session_id: SessionId, index: Index, through_seq: int) -> tuple[Index, int]:
+async def extended_index(
+    tx: Transaction, session_id: SessionId, index: Index, through_seq: int, most_bytes: int
+) -> tuple[Index, int]:
     """The index extended by the messages through `through_seq`, which are read in slices, and how many of those have no
-    packed terms. A large index is extended on a thread, off the event loop."""
+    packed terms. If their own index takes more than `most_bytes`, it has only the newest of them, and what was indexed
+    is left out. A large index is extended on a thread, off the event loop."""
     slices: list[Record] = []
-    read_seq = index.through_seq
-    while read_seq < through_seq:
-        slices.append(await stored_terms(tx, session_id, read_seq, through_seq, _SLICE_MESSAGES))
-        read_seq = slices[-1]["through_seq"]
+    after_seq, left_bytes = through_seq, most_bytes
+    while after_seq > index.through_seq and left_bytes > 0:
+        end, after_seq = after_seq, max(index.through_seq, after_seq - _SLICE_MESSAGES)
+        slices.append(await stored_terms(tx, session_id, after_seq, end))
+        left_bytes -= index_bytes(len(slices[-1]["seqs"]) // 8, len(slices[-1]["terms"]))
     if not slices:
         return index, 0
+    if after_seq > index.through_seq:
+        index = replace(EMPTY, after_seq=after_seq, through_seq=after_seq)
     seqs, tokens, days, terms = (
-        b"".join([part[name] for part in slices]) for name in ("seqs", "tokens", "days", "terms")
+        b"".join([part[name] for part in reversed(slices)]) for name in ("seqs", "tokens", "days", "terms")
     )
     new = Packed(np.frombuffer(seqs, ">i8"), np.frombuffer(tokens, ">i8"), terms, np.frombuffer(days, ">i8"))
     is_long = index.size_bytes // _COPIED_BYTES + len(terms) > _INLINE_BYTES
