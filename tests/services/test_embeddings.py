@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
 from app.domain.errors import NotFound, ProviderRefused
 from app.domain.types import Pin, SessionRef, TenantId
 from app.services.archive.transfer import fork_session
+from app.services.pasts import Pasts
 from app.services.sessions import delete_session, put_pin
+from app.services.turn.recall import prepare_search, settled_meaning
 from app.services.turn.take import retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.context import pin_figures
@@ -226,6 +229,37 @@ async def test_vectors_go_with_a_fork_and_an_erased_session_and_are_made_anew_fo
             await delete_session(at.rt, ref_of(session_id))
             assert not await vector_rows(at, session_id)
             assert await vector_rows(at, fork.id) == made, "the other session's are its own"
+
+
+async def test_of_a_very_long_session_the_vectors_of_the_newest_messages_are_compared(
+    database_url: str, tmp_path: Path
+) -> None:
+    """All took more than the cache holds, and were read again by every turn."""
+    wide = Answer({"data": [{"index": 0, "embedding": [0.1] * 1_536}], "usage": {"prompt_tokens": 3}})
+    async with (
+        serving(answers(lambda _: wide)) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        session = ref_of((await at.session()).id)
+        await at.rows(
+            """
+            INSERT INTO message_vectors (session_id, message_seq, model, vector)
+            SELECT :id, seq, 'vectors-1/1', decode(repeat('01', 1536), 'hex') FROM generate_series(1, 20000) AS seq
+            """,
+            id=session.id,
+        )
+        await prepare_search(at.rt, session, QUESTION)
+        pasts = Pasts(32 * 1024 * 1024, monotonic, at.rt.telemetry)
+        async with at.rt.database.begin() as tx:
+            first, again = [
+                await settled_meaning(tx, pasts, session, 20_000, at.rt.embeddings, QUESTION) for _ in range(2)
+            ]
+        assert first
+        assert again
+        seqs = first.vectors.seqs
+        assert seqs.tolist() == [*range(20_001 - len(seqs), 20_001)]
+        assert 5_000 < len(seqs) < pasts.most_vectors_bytes / 1_536 < 20_000
+        assert again.vectors is first.vectors
 
 
 async def test_a_search_and_a_look_back_find_by_meaning_too_and_say_so(database_url: str, tmp_path: Path) -> None:

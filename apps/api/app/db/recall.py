@@ -241,7 +241,7 @@ _STORED_VECTORS = sql("""
         SELECT message_seq, vector FROM message_vectors
         WHERE session_id = :session_id AND message_seq > :after_seq AND message_seq <= :through_seq
             AND model = :model AND octet_length(vector) = :dimensions
-        ORDER BY message_seq LIMIT :limit
+        ORDER BY message_seq DESC LIMIT :limit
     ) AS v
     """)
 
@@ -269,7 +269,7 @@ async def has_vectors(tx: Transaction, session_id: SessionId, model: str) -> boo
 async def stored_vectors(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, model: str, dimensions: int, limit: int
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], bytes]:
-    """A model's first `limit` vectors with this number of dimensions for a range of messages: the messages' numbers,
+    """A model's last `limit` vectors with this number of dimensions for a range of messages: the messages' numbers,
     and the vectors concatenated."""
     row = await tx.fetch_one(
         _STORED_VECTORS,
@@ -280,4 +280,5 @@ async def stored_vectors(
         dimensions=dimensions,
         limit=limit,
     )
-    return np.frombuffer(row["seqs"], ">i8").astype(np.int64), row["vectors"]
+    newest_first = np.frombuffer(row["vectors"], np.int8).reshape(-1, dimensions)
+    return np.frombuffer(row["seqs"], ">i8")[::-1].astype(np.int64), newest_first[::-1].tobytes()

@@ -35,6 +35,7 @@ _MESSAGE_BYTES = 600
 _LARGEST_INDEX = 4
 """A recall index is read up to this part of the cache, or up to `_LEAST_INDEX_BYTES` if that is more."""
 _LEAST_INDEX_BYTES = 16 * 1024 * 1024
+_LARGEST_VECTORS = 2
 _LARGEST_OPEN_TURN = 8
 """An open turn takes at most this part of the cache."""
 _MORE_OF_OPEN_TURN = 512
@@ -122,6 +123,11 @@ class Pasts:
         """The size to which an index of a session's newest messages is read. It grows to twice that, and is then read
         anew."""
         return max(_LEAST_INDEX_BYTES, self._most_bytes // _LARGEST_INDEX)
+
+    @property
+    def most_vectors_bytes(self) -> int:
+        """The size to which the vectors of a session's newest messages are read. They grow until they fit no more."""
+        return max(_LEAST_INDEX_BYTES, self._most_bytes // _LARGEST_VECTORS)
 
     def last_message(self, session_id: SessionId) -> tuple[int, MessageId] | tuple[None, None]:
         """The number and the id of the last cached message. If the database has another one, what is cached was lost

@@ -35,7 +35,7 @@ from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import Query, posting_count
 from app.engine.recall.dates import date_keys, day_said
-from app.engine.recall.index import EMPTY, Index, Packed, index_bytes
+from app.engine.recall.index import EMPTY, Index, Ints, Packed, index_bytes
 from app.engine.recall.look_back_pages import (
     TextPage,
     matching_seqs,
@@ -133,19 +133,28 @@ async def settled_meaning(
     tx: Transaction, pasts: Pasts, session: SessionRef, through_seq: int, embeddings: Embeddings | None, text: str
 ) -> Meaning | None:
     """The vector of a text, and those of a session's messages through a number, all settled; None if the vector of the
-    text is not available. Vectors that this process has not cached are read, and then cached."""
+    text is not available. Vectors that this process has not cached are read, and then cached; of more than fit into a
+    half of the cache only the newest."""
     vector = embeddings.question(session.tenant_id, text) if embeddings else None
     if embeddings is None or vector is None:
         return None
     model, dimensions = embeddings.model, len(vector)
     kept = vectors = pasts.vectors(session.id, model, dimensions)
-    has_more = vectors.through_seq < through_seq
-    while has_more:
+    slices: list[tuple[Ints, bytes]] = []
+    end, left = through_seq, pasts.most_vectors_bytes // (dimensions + dimensions // 8)
+    while left > 0 and end > kept.through_seq:
+        limit = min(left, _SLICE_MESSAGES)
         seqs, packed = await stored_vectors(
-            tx, session.id, vectors.through_seq, through_seq, model=model, dimensions=dimensions, limit=_SLICE_MESSAGES
+            tx, session.id, kept.through_seq, end, model=model, dimensions=dimensions, limit=limit
         )
-        vectors = vectors.extended(seqs, packed) if len(seqs) else vectors
-        has_more = len(seqs) == _SLICE_MESSAGES
+        if len(seqs):
+            slices.append((seqs, packed))
+        left -= limit
+        end = int(seqs[0]) - 1 if len(seqs) == limit else kept.through_seq
+    if end > kept.through_seq:
+        vectors = Vectors.none_of(model, dimensions)
+    for seqs, packed in reversed(slices):
+        vectors = vectors.extended(seqs, packed)
     if vectors is not kept:
         pasts.keep_vectors(session.id, vectors)
     return Meaning(vector, vectors)
