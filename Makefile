@@ -116,7 +116,8 @@ $(REAL_MODEL_VENV)/.installed: requirements-real-model.lock
 		-r requirements-real-model.lock
 	@touch $@
 
-check: check-python check-web docs ## formatting, lint, types, who imports whom, migrations against the tables, and the docs
+# The documentation site is built by `make test` (tests/docs/test_site.py).
+check: check-python check-web ## formatting, lint, types, who imports whom, and migrations against the tables
 
 check-python: setup
 	$(BIN)/ruff format --check

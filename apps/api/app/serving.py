@@ -111,6 +111,7 @@ def create_worker() -> FastAPI:
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
         for of_terminal in (signal.SIGHUP, signal.SIGINT):  # which the parent process gets too, and passes on
             signal.signal(of_terminal, signal.SIG_IGN)
+    collect_seldom()  # nearly all objects that an import makes stay
     from app.main import create_app  # noqa: PLC0415 - half of all imports: the parent of several workers has no use for it
 
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
