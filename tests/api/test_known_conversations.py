@@ -355,6 +355,47 @@ def test_a_name_is_the_same_in_a_header_of_either_encoding_and_in_the_body(
         assert at.http.get(f"/v1/sessions/{session_id}").json()["external_id"] == name
 
 
+def of_agent(conversation: str) -> Any:
+    """The headers of an agent that sends its id of a conversation twice with every request of it, as opencode does."""
+    return {"extra_headers": {"X-Session-Id": conversation, "X-Session-Affinity": conversation}}
+
+
+def test_a_title_asked_for_under_the_id_of_a_conversation_is_not_in_it(database_url: str, tmp_path: Path) -> None:
+    titling: Any = {"role": "system", "content": "You make titles."}
+    with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(9))) as at:
+        (title,) = talk(at, [titling], "A title for: One", **of_agent("ses_1"))
+        history: list[Any] = [SYSTEM]
+        first, second = talk(at, history, "One", "Two", **of_agent("ses_1"))
+        history[0] = {"role": "system", "content": "Answer in two lines."}
+        (third,) = talk(at, history, "Three", **of_agent("ses_1"))
+        assert first == second == third != title
+        assert [turn["user_input"] for turn in at.turns(first)] == ["One", "Two", "Three"]
+        assert [sent["content"] for sent in at.sent()] == [
+            "Answer in two lines.",
+            *("One", "Reply 1", "Two", "Reply 2", "Three"),
+        ]
+        (other,) = talk(at, [history[0]], "One", **of_agent("ses_2"))
+        (other_next,) = talk(at, [*history[:-2], user("Three")], "Four", **of_agent("ses_2"))
+        assert len({title, first, other, other_next}) == 4, "a conversation was joined with one of another id"
+        named = {"X-Session-Id": "ses_1", "X-Session-Affinity": "node-7"}
+        (by_name,) = talk(at, [], "Five", extra_headers=named)
+        assert at.http.get(f"/v1/sessions/{by_name}").json()["external_id"] == "ses_1"
+
+
+def test_an_agents_id_of_a_conversation_selects_no_session_in_any_form(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(4))) as at:
+        (headers,) = of_agent("ses_1").values()
+        body: Any = {"model": "main", "max_tokens": 100, "messages": [user("One")]}
+        whole = at.http.post("/v1/messages", json=body, headers=headers)
+        title = at.http.post("/v1/messages", json=body | {"messages": [user("A title")]}, headers=headers)
+        assert whole.headers["x-session-id"] != title.headers["x-session-id"]
+        create = at.client.responses.with_raw_response.create
+        first = create(model="main", input="One", extra_headers=headers)
+        after = create(model="main", input="Two", previous_response_id=first.parse().id, extra_headers=headers)
+        assert first.headers["x-session-id"] == after.headers["x-session-id"]
+        assert len(at.http.get("/v1/sessions").json()["items"]) == 3
+
+
 def test_responses_take_the_header_and_recognize_a_full_history(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(4))) as at:
         items: list[Any] = []

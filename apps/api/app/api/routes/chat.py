@@ -53,7 +53,7 @@ _DEFAULTS: Mapping[str, Any] = {
 class RequestHeaders:
     """The session that a client names, or that it wants a new one, and the key of its request."""
 
-    session: Annotated[
+    session_header: Annotated[
         str | None,
         Header(
             alias=SESSION_HEADER,
@@ -61,10 +61,29 @@ class RequestHeaders:
             "the session is recognized by the messages before the newest ones, or created; the answer has its id.",
         ),
     ] = None
+    affinity: Annotated[
+        str | None,
+        Header(
+            alias="X-Session-Affinity",
+            description="Where a client sends the same text here and as its session, it names a conversation with all "
+            "its side calls: its sessions are recognized, and none of another conversation is.",
+        ),
+    ] = None
     is_new: Annotated[
         bool, Header(alias="X-Session-New", description="`true` creates a new session if the request names none.")
     ] = False
     idempotency_key: IdempotencyKey = None
+
+    @property
+    def session(self) -> str | None:
+        """What selects the session. opencode sends both headers with each request, those for a title included, for
+        which a session of its own has to be made."""
+        return None if self.session_header == self.affinity else self.session_header
+
+    @property
+    def conversation(self) -> str | None:
+        """The client's id of what its lists belong to, if it says so in this way."""
+        return self.affinity if self.session_header == self.affinity else None
 
 
 Headers = Annotated[RequestHeaders, Depends()]
@@ -80,7 +99,9 @@ async def create_chat_completion(call: Call, body: ChatIn, headers: Headers) -> 
 
     def read() -> ChatRequest:
         request = _request(call, body, headers.idempotency_key)
-        return answerable(recognizable(call, request) if named is None and not headers.is_new else request)
+        if named is not None or headers.is_new:
+            return answerable(request)
+        return answerable(recognizable(call, request, headers.conversation))
 
     request = await call.aside(read)
     return await _complete(call, body, named, request, ChatForm)

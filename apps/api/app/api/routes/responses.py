@@ -279,7 +279,9 @@ def _in_session(call: Call, request: ResponseRequest, member: str | None, header
         return replace(request, chat=recognizable(call, request.chat, str(request.conversation)))
     if named is not None:
         return replace(request, named=named, chat=replace(request.chat, all_new=False))
-    return replace(request, chat=recognizable(call, request.chat)) if recognize and request.chat.is_kept else request
+    if not (recognize and request.chat.is_kept):
+        return request
+    return replace(request, chat=recognizable(call, request.chat, headers.conversation))
 
 
 def _previous_of(named: str | None) -> ResponseRef | None:
