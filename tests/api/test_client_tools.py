@@ -10,7 +10,7 @@ import pytest
 
 from tests.api.chatting import chat_service, say, tool_call
 from tests.api.test_responses import sessions
-from tests.providers.server import Answer
+from tests.providers.server import Answer, Seen, Step
 
 GRAMMAR = 'start: "*** Begin Patch" line+ "*** End Patch"'
 PATCH = {
@@ -86,6 +86,76 @@ def test_a_client_that_resends_all_its_items_goes_on_in_its_session(database_url
             "assistant",
             "user",
         ]
+
+
+LONG = "search_the_archive_of_all_meetings_by_speaker_and_day"
+NOTES: Any = {
+    "type": "namespace",
+    "name": "mcp__team_notes",
+    "description": "Notes of the team.",
+    "tools": [
+        {"type": "function", "name": "read", "description": "Reads a note.", "strict": False},
+        {"type": "function", "name": LONG},
+        PATCH,
+    ],
+}
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["not stored", "stored"])
+@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
+def test_tools_of_a_namespace_are_offered_one_by_one_and_called_by_their_own_names(
+    database_url: str, tmp_path: Path, streamed: bool, stored: bool
+) -> None:
+    def calls(seen: Seen) -> Step:
+        names = [tool["function"]["name"] for tool in seen.json["tools"]]
+        play: Any = say(None, *(tool_call(f"c{at}", name, {"input": DIFF}) for at, name in enumerate(names)))
+        return play(seen)
+
+    outputs: Any = [
+        {"type": "function_call_output", "call_id": "c0", "output": "paid"},
+        {"type": "function_call_output", "call_id": "c1", "output": "a note"},
+        {"type": "function_call_output", "call_id": "c2", "output": "none"},
+        {"type": "custom_tool_call_output", "call_id": "c3", "output": "Done."},
+    ]
+    with chat_service(database_url, tmp_path, calls, say("All done.")) as at:
+        items: list[Any] = [{"role": "user", "content": "Read the notes."}]
+        given: Any = {"model": "main", "tools": [TOOLS[2], NOTES], "store": stored}
+        more: Any = {"client_metadata": {"thread": "t-1"}}
+        create: Any = at.client.responses.create
+        if streamed:
+            with at.client.responses.stream(input=items, extra_body=more, **given) as stream:
+                first: Any = stream.get_final_response()
+        else:
+            first = create(input=items, extra_body=more, **given)
+        read: Any = at.client.responses.retrieve(first.id) if stored else first
+        for response in (first, read):
+            assert [(call.type, call.namespace, call.name) for call in response.output] == [
+                ("function_call", None, "look_up"),
+                ("function_call", "mcp__team_notes", "read"),
+                ("function_call", "mcp__team_notes", LONG),
+                ("custom_tool_call", "mcp__team_notes", "apply_patch"),
+            ]
+        assert first.output[3].input == DIFF
+        offered = [tool["function"] for tool in at.model.seen[0].json["tools"]]
+        names = [function["name"] for function in offered]
+        assert names[1] == "mcp__team_notes__read"
+        assert names[2].startswith("mcp__team_notes__search_the_archive_of")
+        assert max(map(len, names)) == 64
+        assert offered[1]["description"] == "Notes of the team.\n\nReads a note."
+        items += [item.model_dump(exclude_none=True) for item in first.output] + outputs
+        assert create(input=items, **given).output_text == "All done."
+        again = at.sent()[1]["tool_calls"]
+        assert [call["function"]["name"] for call in again] == names, "the calls came back under other names"
+        assert len(sessions(at)) == int(stored)
+
+
+def test_a_tool_of_a_namespace_without_a_form_is_refused_by_its_place(database_url: str, tmp_path: Path) -> None:
+    hosted: Any = NOTES | {"tools": [*NOTES["tools"], {"type": "web_search"}]}
+    with chat_service(database_url, tmp_path) as at:
+        with pytest.raises(openai.BadRequestError) as refused:
+            at.client.responses.create(model="main", input="Hi", tools=[hosted])
+        assert str(refused.value.param).startswith("tools[0]")
+        assert not at.model.seen
 
 
 def test_input_of_a_custom_tool_that_is_no_json_reaches_the_client_as_it_is(database_url: str, tmp_path: Path) -> None:

@@ -1975,6 +1975,8 @@ export interface components {
             call_id: string;
             /** Name */
             name: string;
+            /** Namespace */
+            namespace?: string | null;
             /** Input */
             input: string;
         } & {
@@ -1995,8 +1997,8 @@ export interface components {
          */
         CustomToolIn: {
             /**
-             * Type
-             * @constant
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
              */
             type: "custom";
             /** Name */
@@ -2274,6 +2276,8 @@ export interface components {
             call_id: string;
             /** Name */
             name: string;
+            /** Namespace */
+            namespace?: string | null;
             /** Arguments */
             arguments: string;
         } & {
@@ -2303,8 +2307,8 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             /**
-             * Type
-             * @constant
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
              */
             type: "function";
             /** Strict */
@@ -2509,7 +2513,7 @@ export interface components {
              */
             context_management?: components["schemas"]["CompactAt"][] | null;
             /** Tools */
-            tools?: (components["schemas"]["FunctionToolIn"] | components["schemas"]["CustomToolIn"] | components["schemas"]["LocalShellIn"] | components["schemas"]["HostedToolIn"])[] | null;
+            tools?: (components["schemas"]["FunctionToolIn"] | components["schemas"]["CustomToolIn"] | components["schemas"]["LocalShellIn"] | components["schemas"]["NamespaceIn"] | components["schemas"]["HostedToolIn"])[] | null;
             /** Tool Choice */
             tool_choice?: ("none" | "auto" | "required") | components["schemas"]["NamedTool"] | components["schemas"]["AllowedTools"] | null;
             /**
@@ -2544,6 +2548,10 @@ export interface components {
             include?: string[] | null;
             /** Max Tool Calls */
             max_tool_calls?: number | null;
+            /** Client Metadata */
+            client_metadata?: {
+                [key: string]: unknown;
+            } | null;
             /** Stream Options */
             stream_options?: {
                 [key: string]: unknown;
@@ -3209,6 +3217,25 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        /**
+         * NamespaceIn
+         * @description A group of the client's tools. Models get each of them under a name that begins with the group's.
+         */
+        NamespaceIn: {
+            /**
+             * Type
+             * @constant
+             */
+            type: "namespace";
+            /** Name */
+            name: string;
+            /** Description */
+            description?: string | null;
+            /** Tools */
+            tools: (components["schemas"]["FunctionToolIn"] | components["schemas"]["CustomToolIn"])[];
+        } & {
+            [key: string]: unknown;
+        };
         /** OpenTurns */
         OpenTurns: {
             /** Items */
@@ -3791,7 +3818,7 @@ export interface components {
              */
             context_management?: components["schemas"]["CompactAt"][] | null;
             /** Tools */
-            tools?: (components["schemas"]["FunctionToolIn"] | components["schemas"]["CustomToolIn"] | components["schemas"]["LocalShellIn"] | components["schemas"]["HostedToolIn"])[] | null;
+            tools?: (components["schemas"]["FunctionToolIn"] | components["schemas"]["CustomToolIn"] | components["schemas"]["LocalShellIn"] | components["schemas"]["NamespaceIn"] | components["schemas"]["HostedToolIn"])[] | null;
             /** Tool Choice */
             tool_choice?: ("none" | "auto" | "required") | components["schemas"]["NamedTool"] | components["schemas"]["AllowedTools"] | null;
             /**
@@ -3826,6 +3853,10 @@ export interface components {
             include?: string[] | null;
             /** Max Tool Calls */
             max_tool_calls?: number | null;
+            /** Client Metadata */
+            client_metadata?: {
+                [key: string]: unknown;
+            } | null;
             /** Stream Options */
             stream_options?: {
                 [key: string]: unknown;
@@ -6118,6 +6149,8 @@ export interface operations {
             header?: {
                 /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
+                /** @description Where a client sends the same text here and as its session, it names a conversation with all its side calls: its sessions are recognized, and none of another conversation is. */
+                "X-Session-Affinity"?: string | null;
                 /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
                 /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
@@ -6233,6 +6266,8 @@ export interface operations {
             header?: {
                 /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
+                /** @description Where a client sends the same text here and as its session, it names a conversation with all its side calls: its sessions are recognized, and none of another conversation is. */
+                "X-Session-Affinity"?: string | null;
                 /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
                 /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
@@ -6347,6 +6382,8 @@ export interface operations {
             header?: {
                 /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
+                /** @description Where a client sends the same text here and as its session, it names a conversation with all its side calls: its sessions are recognized, and none of another conversation is. */
+                "X-Session-Affinity"?: string | null;
                 /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
                 /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
@@ -6404,6 +6441,8 @@ export interface operations {
             header?: {
                 /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
+                /** @description Where a client sends the same text here and as its session, it names a conversation with all its side calls: its sessions are recognized, and none of another conversation is. */
+                "X-Session-Affinity"?: string | null;
                 /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
                 /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */

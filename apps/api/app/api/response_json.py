@@ -13,7 +13,8 @@ from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
 from app.domain.types import Completion, FinishReason, JsonObject, Session, SessionId, SummaryId, TurnStatus, Usage
-from app.openai.items import client_tools, compaction_item, reasoning_item, reply_items, text_item
+from app.openai.client_tools import tools_by_function
+from app.openai.items import compaction_item, reasoning_item, reply_items, text_item
 from app.services.openai.responses import is_running
 from app.services.turn.types import TurnEvent, TurnOutcome
 
@@ -90,7 +91,7 @@ def _reply(
     """The outcome of a model's reply. A reply that was cut off is incomplete, and so is its last item."""
     reason = _INCOMPLETE.get(completion.finish_reason)
     status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
-    items = reply_items(ref, completion, client_tools(form["tools"]), status, is_sealed="include" in form)
+    items = reply_items(ref, completion, tools_by_function(form["tools"]), status, is_sealed="include" in form)
     output = (*_compaction(form, ref, turn_seq, summary_id), *items)
     return ResponseOutcome(status, model, output, completion.usage, reason)
 

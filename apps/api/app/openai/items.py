@@ -1,8 +1,6 @@
 """OpenAI's items <-> messages in the neutral form.
 
-One message is several items: its reasoning, its text, and each of its calls. Two kinds of client tools are not
-functions: `custom`, whose input is text, and `local_shell`, which is offered to models as a function. Their calls are
-stored as function calls. The tools of a response's request show which of its calls belong to such tools.
+One message is several items: its reasoning, its text, and each of its calls.
 """
 
 from __future__ import annotations
@@ -11,20 +9,22 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import orjson
 
-from app.domain.content import arguments_of, call_input, content_text, custom_input, fields_of
+from app.domain.content import arguments_of, content_text, fields_of
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import replace
 from app.domain.incoming import Compaction, IncomingList, IncomingMessage, read_handle
 from app.domain.responses import ResponseRef, item_id
 from app.domain.types import Completion, Content, ContentPart, JsonObject, Message, Role, SessionId, ToolCall
 from app.openai.chat_messages import reply_text
+from app.openai.client_tools import SHELL, call_fields, function_name
 
 _REFERENCE = "item_reference"
-_NO_CLIENT_TOOLS: Mapping[str, ClientTool] = {}
+_DONE: JsonObject = {"status": "completed"}
+_NO_TOOLS: Mapping[str, Mapping[str, Any]] = {}
 
 
 MOST_DIRECTIONS = 1_000
@@ -118,14 +118,14 @@ def _add_item(messages: list[IncomingMessage], place: int, kind: str, item: Mapp
             content = reply_text(item["content"]) if role == "assistant" else _content(item["content"])
             messages.append(IncomingMessage(place, role, content))
         case "function_call":
-            _add_call(messages, place, ToolCall(item["call_id"], item["name"], item["arguments"]))
+            _add_call(messages, place, ToolCall(item["call_id"], function_name(item), item["arguments"]))
         case "custom_tool_call":
-            _add_call(messages, place, ToolCall(item["call_id"], item["name"], arguments_of(item["input"])))
+            _add_call(messages, place, ToolCall(item["call_id"], function_name(item), arguments_of(item["input"])))
         case "local_shell_call":
             action = {
                 name: value for name, value in item["action"].items() if name != "type" and value not in (None, {})
             }
-            _add_call(messages, place, ToolCall(item["call_id"], _SHELL, orjson.dumps(action).decode()))
+            _add_call(messages, place, ToolCall(item["call_id"], SHELL, orjson.dumps(action).decode()))
         case _:
             call_id = item.get("call_id") or item["id"]
             messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=call_id))
@@ -163,13 +163,14 @@ def message_items(session_id: SessionId, message: Message) -> list[JsonObject]:
 def reply_items(
     ref: ResponseRef,
     reply: Completion,
-    client_tools: Mapping[str, ClientTool] = _NO_CLIENT_TOOLS,
+    tools: Mapping[str, Mapping[str, Any]] = _NO_TOOLS,
     status: Literal["completed", "incomplete"] = "completed",
     *,
     is_sealed: bool = False,
 ) -> list[JsonObject]:
-    """The items of a reply: its reasoning, its text unless it only made calls, and its calls, by kind of tool. The last
-    one has the status. With `is_sealed` the reasoning is also sealed, with its blocks."""
+    """The items of a reply: its reasoning, its text unless it only made calls, and its calls, by the tool of each
+    (`tools_by_function`). The last one has the status. With `is_sealed` the reasoning is also sealed, with its
+    blocks."""
     items: list[JsonObject] = []
     blocks = reply.reasoning_blocks if is_sealed else None
     if reply.reasoning or blocks:
@@ -179,7 +180,7 @@ def reply_items(
         items.append(text_item(ref, reply.text or "", "completed", is_refusal=is_refusal))
     for place, call in enumerate(reply.tool_calls):
         call_id = item_id("fc", ref.session_id, ref.reply_seq, place)
-        items.append({"id": call_id, **call_fields(client_tools.get(call.name), call)})
+        items.append({"id": call_id, **call_fields(tools.get(call.name), call)} | _DONE)
     items[-1]["status"] = status
     return items
 
@@ -302,63 +303,3 @@ def _item_part(part: ContentPart) -> JsonObject:
             return {"type": "input_audio", "input_audio": part["input_audio"]}
         case _:
             return {"type": "input_text", "text": str(part.get("text", ""))}
-
-
-ClientTool: TypeAlias = Literal["custom", "local_shell"]
-
-_SHELL = "local_shell"
-_SHELL_FUNCTION: JsonObject = {
-    "name": _SHELL,
-    "description": "Runs a command on the user's machine, and returns what it printed.",
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "command": {"type": "array", "items": {"type": "string"}, "description": "The program and its arguments."},
-            "working_directory": {"type": "string"},
-            "timeout_ms": {"type": "integer"},
-        },
-        "required": ["command"],
-    },
-}
-_NO_ACTION: JsonObject = {"command": [], "env": {}, "timeout_ms": None, "user": None, "working_directory": None}
-
-
-def chat_tool(tool: Mapping[str, Any]) -> JsonObject:
-    match tool["type"]:
-        case "custom":
-            return {"type": "custom", "custom": _custom(tool)}
-        case "local_shell":
-            return {"type": "function", "function": _SHELL_FUNCTION}
-        case _:
-            kept = ("name", "description", "parameters", "strict")
-            return {"type": "function", "function": {name: tool[name] for name in kept if tool.get(name) is not None}}
-
-
-def client_tools(tools: Sequence[Mapping[str, Any]]) -> Mapping[str, ClientTool]:
-    """The kinds of the tools that are not functions, by the name of the function that replaces them."""
-    others = [tool for tool in tools if tool["type"] in ("custom", _SHELL)]
-    return {_SHELL if tool["type"] == _SHELL else tool["name"]: tool["type"] for tool in others}
-
-
-def call_fields(kind: ClientTool | None, call: ToolCall) -> JsonObject:
-    """The fields of a call's item without its id. `kind` is None for a function call."""
-    if kind is None:
-        return {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments} | _DONE
-    if kind == "custom":
-        text = custom_input(call.arguments)
-        return {"type": "custom_tool_call", "call_id": call.id, "name": call.name, "input": text} | _DONE
-    given = call_input(call.arguments)
-    action = {name: given.get(name, default) for name, default in _NO_ACTION.items()}
-    return {"type": "local_shell_call", "call_id": call.id, "action": {"type": "exec"} | action} | _DONE
-
-
-_DONE: JsonObject = {"status": "completed"}
-
-
-def _custom(tool: Mapping[str, Any]) -> JsonObject:
-    form: Mapping[str, Any] = tool.get("format") or {}
-    described = {"description": tool["description"]} if tool.get("description") else {}
-    if not (form.get("syntax") and form.get("definition")):
-        return {"name": tool["name"], **described}
-    grammar = {name: form[name] for name in ("syntax", "definition")}
-    return {"name": tool["name"], **described, "format": {"type": "grammar", "grammar": grammar}}

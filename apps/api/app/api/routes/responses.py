@@ -29,7 +29,8 @@ from app.domain.responses import (
     read_response_id,
 )
 from app.domain.types import JsonObject, Message, SessionId
-from app.openai.items import chat_tool, read_items, references_of
+from app.openai.client_tools import chat_tools
+from app.openai.items import read_items, references_of
 from app.services.openai import responses
 from app.services.openai.chat import ChatRequest, answerable
 from app.services.openai.conversations import referenced
@@ -230,7 +231,7 @@ def _response_request(
         raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
     check_model(rt, body.model)
     previous = _previous_of(body.previous_response_id)
-    tools, tool_choice = chosen_tools(list(map(chat_tool, raw.get("tools") or ())), raw.get("tool_choice"))
+    tools, tool_choice = chosen_tools(chat_tools(raw.get("tools") or ()), raw.get("tool_choice"))
     conversation, stored = _conversation(body), body.store is not False
     form = _repeated_form(raw, body, conversation)
     options = TurnOptions(

@@ -63,6 +63,7 @@ class FunctionCallIn(Open):
     type: Literal["function_call"]
     call_id: CallId
     name: Name
+    namespace: Name | None = None
     arguments: str
 
 
@@ -76,6 +77,7 @@ class CustomToolCallIn(Open):
     type: Literal["custom_tool_call"]
     call_id: CallId
     name: Name
+    namespace: Name | None = None
     input: str
 
 
@@ -142,7 +144,6 @@ HOSTED_TOOLS = frozenset(
         "file_search",
         "image_generation",
         "mcp",
-        "namespace",
         "shell",
         "tool_search",
         "web_search",

@@ -44,6 +44,17 @@ class LocalShellIn(Open):
     type: Literal["local_shell"]
 
 
+class NamespaceIn(Open):
+    """A group of the client's tools. Models get each of them under a name that begins with the group's."""
+
+    type: Literal["namespace"]
+    name: FunctionName
+    description: str | None = None
+    tools: list[Annotated[FunctionToolIn | CustomToolIn, Field(discriminator="type")]] = Field(
+        min_length=1, max_length=128
+    )
+
+
 class HostedToolIn(Open):
     """A tool that OpenAI runs."""
 
@@ -60,13 +71,14 @@ def _tool_kind(value: object) -> str | None:
     return None if not isinstance(kind, str) else kind if kind in _CLIENT_TOOLS else "hosted"
 
 
-_CLIENT_TOOLS = ("function", "custom", "local_shell")
+_CLIENT_TOOLS = ("function", "custom", "local_shell", "namespace")
 
 
 ResponseToolIn = Annotated[
     Annotated[FunctionToolIn, Tag("function")]
     | Annotated[CustomToolIn, Tag("custom")]
     | Annotated[LocalShellIn, Tag("local_shell")]
+    | Annotated[NamespaceIn, Tag("namespace")]
     | Annotated[HostedToolIn, Tag("hosted")],
     Discriminator(_tool_kind, custom_error_type="tool_type", custom_error_message="Must be a tool of the client's"),
 ]
@@ -147,6 +159,7 @@ class ResponseIn(VendorIn):
     # Accepted without effect.
     include: list[str] | None = None
     max_tool_calls: int | None = None
+    client_metadata: dict[str, Any] | None = None
     stream_options: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
