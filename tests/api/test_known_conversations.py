@@ -377,9 +377,10 @@ def test_a_title_asked_for_under_the_id_of_a_conversation_is_not_in_it(database_
         (other,) = talk(at, [history[0]], "One", **of_agent("ses_2"))
         (other_next,) = talk(at, [*history[:-2], user("Three")], "Four", **of_agent("ses_2"))
         assert len({title, first, other, other_next}) == 4, "a conversation was joined with one of another id"
-        named = {"X-Session-Id": "ses_1", "X-Session-Affinity": "node-7"}
-        (by_name,) = talk(at, [], "Five", extra_headers=named)
-        assert at.http.get(f"/v1/sessions/{by_name}").json()["external_id"] == "ses_1"
+        for name, affinity in (("ses_1", "node-7"), ("chat-1", "chat-1")):
+            named: Any = {"extra_headers": {"X-Session-Id": name, "X-Session-Affinity": affinity}}
+            (by_name,) = talk(at, [], "Five", **named)
+            assert at.http.get(f"/v1/sessions/{by_name}").json()["external_id"] == name
 
 
 def test_an_agents_id_of_a_conversation_selects_no_session_in_any_form(database_url: str, tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ _DEFAULTS: Mapping[str, Any] = {
     "stop": [],
 }
 
+_SHARED_ID = "ses_"
+"""How ids of opencode begin. Others that are sent in both headers name a session: Fireworks has the second one too."""
+
 
 @frozen
 class RequestHeaders:
@@ -65,8 +68,8 @@ class RequestHeaders:
         str | None,
         Header(
             alias="X-Session-Affinity",
-            description="Where a client sends the same text here and as its session, it names a conversation with all "
-            "its side calls: its sessions are recognized, and none of another conversation is.",
+            description="opencode's id of a conversation, `ses_…`, which it sends here and as the session with each "
+            "request, those for a title included. It selects no session: these are recognized among those of the id.",
         ),
     ] = None
     is_new: Annotated[
@@ -75,15 +78,15 @@ class RequestHeaders:
     idempotency_key: IdempotencyKey = None
 
     @property
-    def session(self) -> str | None:
-        """What selects the session. opencode sends both headers with each request, those for a title included, for
-        which a session of its own has to be made."""
-        return None if self.session_header == self.affinity else self.session_header
+    def conversation(self) -> str | None:
+        """The id to which all lists of a conversation and of its side calls belong, if opencode sends it."""
+        is_shared = self.affinity == self.session_header and (self.affinity or "").startswith(_SHARED_ID)
+        return self.affinity if is_shared else None
 
     @property
-    def conversation(self) -> str | None:
-        """The client's id of what its lists belong to, if it says so in this way."""
-        return self.affinity if self.session_header == self.affinity else None
+    def session(self) -> str | None:
+        """What selects the session."""
+        return None if self.conversation else self.session_header
 
 
 Headers = Annotated[RequestHeaders, Depends()]
