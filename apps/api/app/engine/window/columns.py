@@ -218,6 +218,10 @@ class Columns:
         turn = bisect_left(self._turn_messages, message)
         return turn if self._turn_messages[turn] == message else None
 
+    def seq_of(self, piece: int) -> int:
+        """The number of the first message of a piece."""
+        return self._seqs[self._first_messages[piece]]
+
     def turn_of(self, piece: int) -> int:
         return bisect_right(self.first_pieces, piece) - 1
 

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, groupby
+from operator import attrgetter
 from typing import Any, Final, cast, overload
 
 from app.domain.frozen import frozen
@@ -248,9 +249,21 @@ class Pieces(Sequence[Piece]):
             return self._newest[place - kept]
         return self._columns.pieces(self._first + place, self._first + place + 1)[0]
 
+    def place_from(self, seq: int) -> int:
+        """The position of the first piece with at least this number."""
+        columns, kept = self._columns, range(self._first, self._end)
+        at = bisect_left(kept, seq, key=columns.seq_of)
+        return at if at < len(kept) else at + bisect_left(self._newest, seq, key=attrgetter("seq"))
+
     def parts(self) -> list[PromptItem | Run]:
         run = [self._columns.run(self._first, self._end)] if self._first < self._end else []
         return [*run, *(item for piece in self._newest for item in piece.items)]
+
+
+def pieces_from(pieces: Sequence[Piece], seq: int) -> Sequence[Piece]:
+    """Those of the pieces, which are in time order, with at least this number."""
+    at = pieces.place_from(seq) if isinstance(pieces, Pieces) else bisect_left(pieces, seq, key=attrgetter("seq"))
+    return pieces[at:]
 
 
 def parts_of(pieces: Sequence[Piece]) -> list[PromptItem | Run]:

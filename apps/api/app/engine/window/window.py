@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from math import ceil
-from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias
 
 from app.domain.frozen import frozen, replace
@@ -16,7 +14,7 @@ from app.engine.messages.tokens import Estimate, framing_tokens, tools_tokens
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import render_summary
-from app.engine.window.past import parts_of
+from app.engine.window.past import parts_of, pieces_from
 from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.prompt import Part, Prompt, PromptItem, block_item, pin_text
 from app.engine.window.snapshot import PlanLog, Removal, Snapshot
@@ -127,8 +125,7 @@ class Window(Cost):
     @cached_property
     def protected(self) -> tuple[Piece, ...]:
         """Those of the protected turns and of the running turn."""
-        first = bisect_left(self.past, self.snapshot.protected_from, key=attrgetter("seq"))
-        return (*self.past[first:], *self.current)
+        return (*pieces_from(self.past, self.snapshot.protected_from), *self.current)
 
     @property
     def summary(self) -> PromptItem | None:
