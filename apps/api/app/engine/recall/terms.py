@@ -11,7 +11,6 @@ from __future__ import annotations
 import pkgutil
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import cache, lru_cache
 from itertools import chain
@@ -142,7 +141,7 @@ def _query_words(text: str) -> Mapping[str, str]:
     for word in found:
         if (term := _term(word)) and language not in others.get(word, ()):
             words.setdefault(term, word[:LONGEST_TERM_CHARS])
-            if _PREFIX.match(word):  # in messages stored before November 2026 it is part of the term
+            if _without_prefix(word) != word:  # in messages stored before November 2026 it is part of the term
                 words.setdefault(_whole_term(word), word[:LONGEST_TERM_CHARS])
     return words
 
@@ -159,7 +158,9 @@ def word_count(text: str) -> float:
 def _language_of(words: Collection[str]) -> str | None:
     """The language with the most function words among these different words; None if it is English or uncertain."""
     of_word = _languages()
-    found = Counter(chain.from_iterable(filter(None, map(of_word.get, words))))
+    found: dict[str, int] = {}
+    for language in chain.from_iterable(filter(None, map(of_word.get, words))):
+        found[language] = found.get(language, 0) + 1  # a `Counter` takes longer to make than these few to count
     if not found:
         return None
     language, count = max(found.items(), key=itemgetter(1))
@@ -216,8 +217,13 @@ def _term(word: str) -> str:
     """The word's stem; empty for a stop word."""
     if word in _STOP_WORDS:
         return ""
-    prefix = _PREFIX.match(word)
-    return _whole_term(word[prefix.end() :] if prefix else word)
+    return _whole_term(_without_prefix(word))
+
+
+def _without_prefix(word: str) -> str:
+    may_have_one = "'" in word or not word.isascii()  # the expression takes ten times as long
+    prefix = _PREFIX.match(word) if may_have_one else None
+    return word[prefix.end() :] if prefix else word
 
 
 def _whole_term(word: str) -> str:
