@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from app.domain.frozen import frozen
 from app.domain.recalled import related_word, similar_mark
 from app.engine.recall.dates import date_keys
 from app.engine.recall.index import SATURATION, Floats, Index, Ints
-from app.engine.recall.related import Related, one_of_a_word, places_of, related_terms, weigh_related
+from app.engine.recall.related import one_of_a_word, places_of, related_terms, weigh_related
 from app.engine.recall.requests import request_of
 from app.engine.recall.terms import MOST_ASKED_CHARS, query_terms, query_words, term_hash
 from app.engine.recall.vectors import Meaning, with_similar
@@ -116,10 +115,10 @@ def search(index: Index, query: Query, *, most_hits: int = MOST_HITS, most_seen_
     rare = rarities(seen_in, messages, most_seen_share)
     if dates:
         rare[len(terms.words) :] *= _DATE_FACTOR
-    if terms.related:
-        weigh_related(rare, terms.related, terms.places, seen_in, messages)
+    if terms.weights:
+        weigh_related(rare, terms.weights, terms.places, seen_in, messages)
     covered = rare.repeat(seen_in)
-    if terms.related:
+    if terms.weights:
         covered *= one_of_a_word(terms.places, seen_in, positions, messages)
     scored = covered * counts * (SATURATION + 1) / (counts + index.norms[positions])  # BM25
     found, scores = _best(summed(positions, scored, messages), summed(positions, covered, messages), most_hits)
@@ -161,11 +160,11 @@ def _least_of_best(scores: Floats, most_hits: int) -> float:
 
 
 class _Terms(NamedTuple):
-    """The hashes of a query's terms, those of the `related` ones first, and their words; for each related term `places`
-    has the index of the query's term that it is related to."""
+    """The hashes of a query's terms, those of the related ones first, and their words; for each related term its weight
+    and, in `places`, the index of the query's term that it is related to."""
 
     wanted: tuple[int, ...]
-    related: tuple[Related, ...]
+    weights: tuple[float, ...]
     places: Ints
     words: tuple[tuple[str, str], ...]
 
@@ -176,10 +175,8 @@ def _terms_of(text: str) -> _Terms:
     wanted = wanted if query_words(wanted) else text
     words = query_words(wanted)
     own = {term_hash(term): words[term] for term in query_terms(wanted)}
-    related = related_terms(own)
-    return _Terms(
-        (*map(attrgetter("term"), related), *own),
-        related,
-        places_of(related, own),
-        (*map(attrgetter("word", "of"), related), *zip(own.values(), own.values(), strict=True)),
-    )
+    of_own = [*own.values()]
+    found = related_terms(own)
+    hashes, related, of, weights = zip(*found, strict=True) if found else ((), (), (), ())
+    named = *zip(related, of, strict=True), *zip(of_own, of_own, strict=True)
+    return _Terms((*hashes, *own), weights, places_of(of_own, of), named)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.frozen import frozen
 from app.engine.recall.index import Floats, Ints
 
 MOST_RELATED_QUERY_TERMS: Final = 16
@@ -35,8 +34,7 @@ ROW: Final = np.dtype(
 first; how near each is, in parts of `LARGEST_WEIGHT`, 0 for an unused entry; and its most frequent word."""
 
 
-@frozen
-class Related:
+class Related(NamedTuple):
     """A term to look for besides the question's own: its hash, its most frequent word, the question's word `of` that it
     is related to, and how near it is to that word, 0 to 1."""
 
@@ -64,27 +62,26 @@ def related_terms(terms: Mapping[int, str]) -> tuple[Related, ...]:
 @lru_cache(maxsize=2048)  # the words of questions are few, and come again
 def _related_to(term: int, of: str) -> tuple[Related, ...]:
     """The related terms of a word's term, the nearest first."""
-    table = related_words()
-    at = int(table["term"].searchsorted(np.uint32(term)))
-    if at == len(table) or table["term"][at] != term:
+    terms, related, weights, words = _columns()
+    at = int(terms.searchsorted(np.uint32(term)))
+    if at == len(terms) or terms[at] != term:
         return ()
-    row = table[at]
-    others = table[row["related"]]
-    named = zip(others["term"].tolist(), others["word"].tolist(), row["weight"].tolist(), strict=True)
+    others = related[at]
+    named = zip(terms[others].tolist(), words[others].tolist(), weights[at].tolist(), strict=True)
     return tuple([Related(t, word.decode(), of, weight / LARGEST_WEIGHT) for t, word, weight in named if weight])
 
 
-def places_of(related: Sequence[Related], terms: Mapping[int, str]) -> Ints:
-    """For each related term, the index of the question's word that it is related to."""
-    place = {word: at for at, word in enumerate(terms.values())}
-    return np.fromiter(map(place.__getitem__, map(attrgetter("of"), related)), np.int64)
+def places_of(words: Sequence[str], of: Sequence[str]) -> Ints:
+    """For each related term, which is related to a word in `of`, the index of that word in the question's `words`."""
+    place = {word: at for at, word in enumerate(words)}
+    return np.array([place[word] for word in of], np.int64)
 
 
-def weigh_related(rare: Floats, related: Sequence[Related], places: Ints, seen_in: Ints, messages: int) -> None:
+def weigh_related(rare: Floats, weights: Sequence[float], places: Ints, seen_in: Ints, messages: int) -> None:
     """Change the rarities of terms in place, where the related ones precede the question's. A related term's rarity is
-    limited to that of its question's word and scaled by how near it is; it is 0 if many messages have that word."""
-    others = len(related)
-    nearness = _RELATED_FACTOR * np.fromiter(map(attrgetter("weight"), related), np.float64)
+    limited to that of its question's word and scaled by its weight; it is 0 if many messages have that word."""
+    others = len(weights)
+    nearness = _RELATED_FACTOR * np.array(weights)
     own = places + others
     is_rare = seen_in[own] <= max(_FEW_MESSAGES, _COMMON_SHARE * messages)
     rare[:others] = np.minimum(rare[:others], rare[own]) * nearness * is_rare
@@ -102,7 +99,13 @@ def one_of_a_word(places: Ints, seen_in: Ints, positions: Ints, messages: int) -
     return last[keys] == order
 
 
-@lru_cache(maxsize=1)
+@cache
+def _columns() -> Sequence[npt.NDArray[Any]]:
+    """The columns of the table: terms, related, weights, words. Making them takes as long as to look a word up."""
+    return [related_words()[name] for name in ("term", "related", "weight", "word")]
+
+
+@cache
 def related_words() -> npt.NDArray[np.void]:
     """The table: an array of `ROW` over the bytes of its file. Raises `FileNotFoundError` if the file is missing."""
     data = pkgutil.get_data(__name__, "related_words.bin")
