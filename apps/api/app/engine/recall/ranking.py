@@ -122,7 +122,7 @@ def candidates(index: Index, query: Query, room_tokens: int, min_score_ratio: fl
     places = [*map(range, firsts, ends)]
     seqs = [tuple(index.seqs[place.start : place.stop].tolist()) for place in places]
     matched = hits.matched(chain.from_iterable(places))
-    words = [tuple([matched[at] for at in place]) for place in places]
+    words = [tuple(map(matched.__getitem__, place)) for place in places]
     return tuple(map(Candidate, seqs, scores, words))
 
 
