@@ -244,13 +244,14 @@ async def test_recalled_messages_are_read_by_key_and_the_turns_of_those_that_com
 
 @pytest.mark.parametrize("replanned", [False, True])
 @pytest.mark.parametrize("analyzed", [False, True])
-async def test_the_terms_of_a_range_of_messages_are_read_by_one_index_range(
+async def test_the_terms_of_a_sessions_last_messages_are_read_by_one_index_range(
     database_url: str, analyzed: bool, replanned: bool
 ) -> None:
     tables = filled(database_url, analyzed=analyzed, replanned=replanned)
     async with tables as database, database.begin() as transaction:
         tx = Explained(transaction)
-        assert (await stored_terms(tx, SESSION, 400, 500))["unpacked"] == 98, "without a rejected turn's"
+        read_terms = await stored_terms(tx, SESSION, 0, 500, 98)
+        assert (read_terms["unpacked"], read_terms["after_seq"]) == (98, 400), "without a rejected turn's"
         read = rows_of_index_ranges(tx.plans)
         assert read["messages"] <= 100
         assert read["turns"] <= TURNS // 50

@@ -27,13 +27,16 @@ _TERMS = sql(f"""
     SELECT coalesce(string_agg(int8send(seq), '') FILTER (WHERE terms IS NOT NULL), '') AS seqs,
         coalesce(string_agg(int8send(token_estimate), '') FILTER (WHERE terms IS NOT NULL), '') AS tokens,
         coalesce(string_agg(int8send(day), '') FILTER (WHERE terms IS NOT NULL), '') AS days,
-        coalesce(string_agg(terms, ''), '') AS terms, count(*) - count(terms) AS unpacked
+        coalesce(string_agg(terms, ''), '') AS terms, count(*) - count(terms) AS unpacked,
+        CASE WHEN count(*) < :limit THEN :after_seq ELSE min(seq) - 1 END AS after_seq
     FROM (
-        SELECT seq, token_estimate, terms,
-            CAST((coalesce(said_at, created_at) AT TIME ZONE 'UTC')::date - DATE '1970-01-01' AS bigint) AS day
-        FROM messages
-        WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND {NOT_REJECTED}
-        ORDER BY seq
+        SELECT * FROM (
+            SELECT seq, token_estimate, terms,
+                CAST((coalesce(said_at, created_at) AT TIME ZONE 'UTC')::date - DATE '1970-01-01' AS bigint) AS day
+            FROM messages
+            WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND {NOT_REJECTED}
+            ORDER BY seq DESC LIMIT :limit
+        ) AS newest ORDER BY seq
     ) AS m
     """)
 
@@ -126,11 +129,11 @@ _WITH_WORDS = paged(
 )
 
 
-async def stored_terms(tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int) -> Record:
-    """The packed `terms` of a session's messages after `after_seq` through `through_seq`, concatenated in order.
-    `seqs`, `tokens` and `days` (on which they were said, since 1970-01-01 in UTC) have 8 bytes each, big-endian.
-    `unpacked` counts the messages without terms."""
-    return await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq)
+async def stored_terms(tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, limit: int) -> Record:
+    """The packed `terms` of a session's last `limit` messages through `through_seq`, concatenated in order, and the
+    number `after_seq` after which they are. `seqs`, `tokens` and `days` (on which they were said, since 1970-01-01 in
+    UTC) have 8 bytes each, big-endian. `unpacked` counts the messages without terms."""
+    return await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
 
 
 async def terms_at(tx: Transaction, session_id: SessionId, seq: int) -> bytes | None:

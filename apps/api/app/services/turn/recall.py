@@ -73,7 +73,7 @@ _T = TypeVar("_T")
 PACKED_A_TURN: Final = 500
 """Messages without packed terms that one turn packs (a few tenths of a second); later turns pack the others."""
 _SLICE_MESSAGES: Final = 4096
-"""Message numbers, or vectors, that one statement reads."""
+"""Messages, or vectors, that one statement reads."""
 _INLINE_BYTES: Final = 256 * 1024
 """Most new packed terms by which an index is extended on the event loop: some 2,000 chat messages, a few ms."""
 _COPIED_BYTES: Final = 32
@@ -189,15 +189,15 @@ async def extended_index(
     packed terms. If their own index takes more than `most_bytes`, it has only the newest of them, and what was indexed
     is left out. A large index is extended on a thread, off the event loop."""
     slices: list[Record] = []
-    after_seq, left_bytes = through_seq, most_bytes
-    while after_seq > index.through_seq and left_bytes > 0:
-        end, after_seq = after_seq, max(index.through_seq, after_seq - _SLICE_MESSAGES)
-        slices.append(await stored_terms(tx, session_id, after_seq, end))
+    end, left_bytes = through_seq, most_bytes
+    while end > index.through_seq and left_bytes > 0:
+        slices.append(await stored_terms(tx, session_id, index.through_seq, end, _SLICE_MESSAGES))
+        end = slices[-1]["after_seq"]
         left_bytes -= index_bytes(len(slices[-1]["seqs"]) // 8, len(slices[-1]["terms"]))
     if not slices:
         return index, 0
-    if after_seq > index.through_seq:
-        index = replace(EMPTY, after_seq=after_seq, through_seq=after_seq)
+    if end > index.through_seq:
+        index = replace(EMPTY, after_seq=end, through_seq=end)
     seqs, tokens, days, terms = (
         b"".join([part[name] for part in reversed(slices)]) for name in ("seqs", "tokens", "days", "terms")
     )
