@@ -383,6 +383,31 @@ def test_a_title_asked_for_under_the_id_of_a_conversation_is_not_in_it(database_
             assert at.http.get(f"/v1/sessions/{by_name}").json()["external_id"] == name
 
 
+def test_a_front_ends_id_of_a_chat_keeps_it_one_session_while_its_instructions_change(
+    database_url: str, tmp_path: Path
+) -> None:
+    def at_time(minute: int) -> Any:
+        return {"role": "system", "content": f"You help the user. It is 12:{minute:02}."}
+
+    chat: Any = {"extra_headers": {"X-Session-Affinity": "186b37c5-7389-49ad-b51f-4eceb55567b7"}}
+    with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(9))) as at:
+        history: list[Any] = [at_time(0)]
+        (first,) = talk(at, history, "One", **chat)
+        (title,) = talk(at, [], "### Task: a title for this chat: One, Reply 0", **chat)
+        history[0] = at_time(1)
+        (second,) = talk(at, history, "Two", **chat)
+        assert first == second != title
+        assert at.sent() == [at_time(1), user("One"), {"role": "assistant", "content": "Reply 0"}, user("Two")]
+        edited = [at_time(2), *history[1:3]]
+        (branch,) = talk(at, edited, "Two, in other words", **chat)
+        assert branch != first
+        assert [turn["user_input"] for turn in at.turns(first)] == ["One", "Two"]
+        assert [turn["user_input"] for turn in at.turns(branch)] == ["One", "Two, in other words"]
+        (elsewhere,) = talk(at, history, "Three", extra_headers={"X-Session-Affinity": "another"})
+        (without,) = talk(at, history[:5], "Three", extra_headers={"X-Session-Affinity": ""})
+        assert len({first, title, branch, elsewhere, without}) == 5, "a chat was joined with one of another id"
+
+
 def test_an_agents_id_of_a_conversation_selects_no_session_in_any_form(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(4))) as at:
         (headers,) = of_agent("ses_1").values()

@@ -6149,7 +6149,7 @@ export interface operations {
             header?: {
                 /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
-                /** @description opencode's id of a conversation, `ses_…`, which it sends here and as the session with each request, those for a title included. It selects no session: these are recognized among those of the id. */
+                /** @description The client's id of a conversation, sent with each request, those for a title included. It selects no session: these are recognized among those of the id. opencode sends it as the session too. */
                 "X-Session-Affinity"?: string | null;
                 /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
@@ -6266,7 +6266,7 @@ export interface operations {
             header?: {
                 /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
-                /** @description opencode's id of a conversation, `ses_…`, which it sends here and as the session with each request, those for a title included. It selects no session: these are recognized among those of the id. */
+                /** @description The client's id of a conversation, sent with each request, those for a title included. It selects no session: these are recognized among those of the id. opencode sends it as the session too. */
                 "X-Session-Affinity"?: string | null;
                 /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
@@ -6382,7 +6382,7 @@ export interface operations {
             header?: {
                 /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
-                /** @description opencode's id of a conversation, `ses_…`, which it sends here and as the session with each request, those for a title included. It selects no session: these are recognized among those of the id. */
+                /** @description The client's id of a conversation, sent with each request, those for a title included. It selects no session: these are recognized among those of the id. opencode sends it as the session too. */
                 "X-Session-Affinity"?: string | null;
                 /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
@@ -6441,7 +6441,7 @@ export interface operations {
             header?: {
                 /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
-                /** @description opencode's id of a conversation, `ses_…`, which it sends here and as the session with each request, those for a title included. It selects no session: these are recognized among those of the id. */
+                /** @description The client's id of a conversation, sent with each request, those for a title included. It selects no session: these are recognized among those of the id. opencode sends it as the session too. */
                 "X-Session-Affinity"?: string | null;
                 /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;

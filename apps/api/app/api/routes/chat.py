@@ -68,8 +68,8 @@ class RequestHeaders:
         str | None,
         Header(
             alias="X-Session-Affinity",
-            description="opencode's id of a conversation, `ses_…`, which it sends here and as the session with each "
-            "request, those for a title included. It selects no session: these are recognized among those of the id.",
+            description="The client's id of a conversation, sent with each request, those for a title included. It "
+            "selects no session: these are recognized among those of the id. opencode sends it as the session too.",
         ),
     ] = None
     is_new: Annotated[
@@ -79,9 +79,9 @@ class RequestHeaders:
 
     @property
     def conversation(self) -> str | None:
-        """The id to which all lists of a conversation and of its side calls belong, if opencode sends it."""
-        is_shared = self.affinity == self.session_header and (self.affinity or "").startswith(_SHARED_ID)
-        return self.affinity if is_shared else None
+        """The id to which all lists of a conversation and of its side calls belong, if the client sends it."""
+        is_opencodes = self.affinity == self.session_header and (self.affinity or "").startswith(_SHARED_ID)
+        return self.affinity or None if is_opencodes or not self.session_header else None
 
     @property
     def session(self) -> str | None:
