@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, cast
 import openai
 import pytest
 
-from tests.api.chatting import TOOLS, Chat, chat_service, openai_at, say
+from tests.api.chatting import TOOLS, Chat, chat_service, openai_at, say, tool_call
 from tests.api.test_auth import make_key
 from tests.api.test_responses import TOOLS as FUNCTIONS
 from tests.providers.server import Answer, Seen
@@ -381,6 +382,31 @@ def test_a_title_asked_for_under_the_id_of_a_conversation_is_not_in_it(database_
             named: Any = {"extra_headers": {"X-Session-Id": name, "X-Session-Affinity": affinity}}
             (by_name,) = talk(at, [], "Five", **named)
             assert at.http.get(f"/v1/sessions/{by_name}").json()["external_id"] == name
+
+
+def test_an_agent_that_notes_each_call_in_its_text_and_its_input_stays_in_one_session(
+    database_url: str, tmp_path: Path
+) -> None:
+    first, second = (tool_call(f"call_{number}", "look_up", {"query": f"{number}"}) for number in (1, 2))
+    with chat_service(database_url, tmp_path, say(None, first), say(None, second), say("Found."), say("Bye.")) as at:
+        history = [SYSTEM, user("Look it up")]
+        sessions: list[str] = []
+        for number in (1, 2):
+            session_id, reply = post(at, history, tools=TOOLS)
+            (call,) = reply.model_dump()["tool_calls"]
+            given = json.dumps({"query": f"{number}", "id": call["id"]})
+            call["function"]["arguments"] = given
+            noted: Any = {"role": "assistant", "content": f"Calling look_up with {given}", "tool_calls": [call]}
+            history += [noted, {"role": "tool", "tool_call_id": call["id"], "content": "yes"}]
+            sessions.append(session_id)
+        session_id, reply = post(at, history, tools=TOOLS)
+        assert {*sessions, session_id, *talk(at, [*history, reply], "Bye", tools=TOOLS)} == {session_id}
+        assert [call["function"] for sent in at.sent() for call in sent.get("tool_calls", ())] == [
+            {"name": "look_up", "arguments": json.dumps({"query": f"{number}"})} for number in (1, 2)
+        ]
+        (call,) = history[2]["tool_calls"]
+        call["function"]["arguments"] = json.dumps({"query": "3", "id": call["id"]})
+        assert post(at, history, tools=TOOLS)[0] != session_id, "another input of a call is a branch"
 
 
 def test_a_front_ends_id_of_a_chat_keeps_it_one_session_while_its_instructions_change(

@@ -22,7 +22,7 @@ from app.domain.content import call_input, canonical_bytes, canonical_json, cont
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Content, Message, ToolCall, TurnId
+from app.domain.types import Content, JsonObject, Message, ToolCall, TurnId
 from app.openai.chat_messages import IncomingTurn, as_one, check_pairing, cut_turns, misplaced
 
 _Key: TypeAlias = tuple[Hashable, ...]
@@ -340,11 +340,17 @@ def with_reply(whole: bytes, text: str | None, calls: Sequence[ToolCall]) -> byt
 def _after(before: bytes, role: str, content: Content, calls: Sequence[ToolCall], call_id: str | None) -> bytes:
     # Clients send a text as a string or as a part, trim what a model wrote, and may format arguments anew. Some send a
     # text beside calls that had none, so the text of a message with calls is left out; the ids of its calls are enough.
+    # n8n's agent adds that text, and to the input of each call the call's id.
     is_text = content is None or isinstance(content, str) or all(part.get("type") == "text" for part in content)
     form = [
         role,
         None if calls else content_text(content).strip() if is_text else content,
-        [[call.id, call.name, canonical_json(call_input(call.arguments))] for call in calls],
+        [[call.id, call.name, canonical_json(_input_without_id(call))] for call in calls],
         call_id,
     ]
     return hashlib.sha256(before + canonical_bytes(form)).digest()
+
+
+def _input_without_id(call: ToolCall) -> JsonObject:
+    given = call_input(call.arguments)
+    return {name: value for name, value in given.items() if (name, value) != ("id", call.id)}
