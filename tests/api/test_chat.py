@@ -376,6 +376,16 @@ def test_errors_have_openais_shape_and_the_clients_own_classes(database_url: str
         assert at.http.get("/v1/sessions").json()["items"] == []
 
 
+def test_a_refusal_tells_how_much_of_what_does_not_fit_is_tools(database_url: str, tmp_path: Path) -> None:
+    large: Any = [{"type": "function", "function": {"name": "look_up", "description": "word " * 5000}}]
+    with chat_service(database_url, tmp_path) as at:
+        with pytest.raises(openai.BadRequestError) as refused:
+            at.client.chat.completions.create(model="main", messages=[user("Hi")], tools=large)
+        tools = refused.value.body["regions"]["tools"]  # type: ignore[index] # the client types it as object
+        assert tools > 4000
+        assert f"tokens, {tools} of them for the tools (context_length_exceeded)" in refused.value.message
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 def test_what_does_not_fit_is_a_400_that_frameworks_recognise(database_url: str, tmp_path: Path, stream: bool) -> None:
     with chat_service(database_url, tmp_path) as at:

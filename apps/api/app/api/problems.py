@@ -249,10 +249,12 @@ def _overflow_message(problem: JsonObject) -> str:
             "The prompt exceeds the context window, the model's maximum context length (context_length_exceeded). "
             f"{problem['detail']}"
         )
+    tools = problem["regions"]["tools"]
+    parts, reducible = (f", {tools} of them for the tools", "messages or tools") if tools else ("", "messages")
     return (
         f"This model's maximum context length is {budget['limit']} tokens, of which {budget['input_budget']} are for "
-        f"the input. However, your messages resulted in {budget['estimated']} tokens (context_length_exceeded). Please "
-        "reduce the length of the messages. Nothing was sent to the model."
+        f"the input. However, your messages resulted in {budget['estimated']} tokens{parts} (context_length_exceeded). "
+        f"Please reduce the length of the {reducible}. Nothing was sent to the model."
     )
 
 
