@@ -431,7 +431,9 @@ def test_a_front_ends_id_of_a_chat_keeps_it_one_session_while_its_instructions_c
         assert [turn["user_input"] for turn in at.turns(branch)] == ["One", "Two, in other words"]
         (elsewhere,) = talk(at, history, "Three", extra_headers={"X-Session-Affinity": "another"})
         (without,) = talk(at, history[:5], "Three", extra_headers={"X-Session-Affinity": ""})
-        assert len({first, title, branch, elsewhere, without}) == 5, "a chat was joined with one of another id"
+        (of_another,) = talk(at, history[:5], "Three", user="bob", **chat)
+        found = {first, title, branch, elsewhere, without, of_another}
+        assert len(found) == 6, "a chat was joined with one of another id or person"
 
 
 def test_an_agents_id_of_a_conversation_selects_no_session_in_any_form(database_url: str, tmp_path: Path) -> None:

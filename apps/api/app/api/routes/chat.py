@@ -104,7 +104,7 @@ async def create_chat_completion(call: Call, body: ChatIn, headers: Headers) -> 
         request = _request(call, body, headers.idempotency_key)
         if named is not None or headers.is_new:
             return answerable(request)
-        return answerable(recognizable(call, request, headers.conversation))
+        return answerable(recognizable(call, request, affinity=headers.conversation))
 
     request = await call.aside(read)
     return await _complete(call, body, named, request, ChatForm)
@@ -194,13 +194,15 @@ def _request(call: Call, body: ChatIn, idempotency_key: str | None) -> ChatReque
     )
 
 
-def recognizable(call: Call, request: ChatRequest, conversation: str | None = None) -> ChatRequest:
+def recognizable(
+    call: Call, request: ChatRequest, conversation: str | None = None, affinity: str | None = None
+) -> ChatRequest:
     """The request with what its session is recognized by, if the deployment recognizes sessions: tenant and API key,
     model, instructions, the person whose request it is, if the client says so, and messages. Requests with different
     API keys or persons never share a session in this way.
 
     If the client has its own id for the conversation, it replaces the instructions, which may then differ, and the
-    person.
+    person. An id in the header of affinity, which may be that of a node, does not replace the person.
     """
     if not call.rt.recognizes_sessions:
         return request
@@ -210,7 +212,11 @@ def recognizable(call: Call, request: ChatRequest, conversation: str | None = No
     key = (call.exchange.credential or b"").decode("latin-1")
     person = raw.get("user") or raw.get("safety_identifier") or metadata.get("user_id")
     own = (instructions, None, str(person)) if person else (instructions,)
-    owner = (call.tenant_id, key, request.model_alias, *(own if conversation is None else (None, conversation)))
+    if conversation is not None:
+        own = (None, conversation)
+    elif affinity is not None:
+        own = (None, affinity, *own[2:])
+    owner = (call.tenant_id, key, request.model_alias, *own)
     known = known_list(owner, request.messages)
     return replace(request, known=known, options=replace(request.options, list_sha256=known.whole))
 
