@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from uuid_utils.compat import uuid7
 
-from app.api.schemas.archive import read_import
+from app.api.schemas.imports import read_import
 from app.db.database import Database
 from app.db.driver import new_id
 from app.db.sql import sql

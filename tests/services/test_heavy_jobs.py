@@ -19,7 +19,8 @@ import orjson
 import pytest
 from uuid_utils.compat import uuid7
 
-from app.api.schemas.archive import read_import
+from app.api.schemas.archive import check_rows
+from app.api.schemas.imports import read_import
 from app.domain.errors import InvalidRequest, ProcessBusy
 from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import JsonObject
@@ -165,7 +166,7 @@ async def test_a_conversation_and_an_export_come_to_the_same_rows_here_and_there
 
 def test_a_process_for_heavy_work_loads_neither_the_database_nor_the_providers_nor_the_web_framework() -> None:
     """Half of its start, and half of its memory of 119 MB, were of modules that no job uses."""
-    of_jobs = (ImportJob, read_import, simulation.SimulationJob)
+    of_jobs = (ImportJob, read_import, check_rows, simulation.SimulationJob)
     loads = "; ".join(["import sys", *(f"import {each.__module__}" for each in of_jobs)])
     unused = {"aiohttp", "asyncpg", "fastapi", "sqlalchemy", "app.db", "app.providers", "app.services.runtime"}
     asks = f"{loads}; print(*sorted({unused!r}.intersection(sys.modules)), 'numpy' in sys.modules)"

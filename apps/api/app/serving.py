@@ -385,7 +385,7 @@ async def begin_with(settings: Settings, document: Callable[[], bytes], database
     async with database.begin() as tx:
         if (await list_sessions(tx, OPEN_TENANT, PageBounds(FIRST_ID, LAST_ID, 1, newest_first=True))).rows:
             return
-    from app.api.schemas.archive import read_import  # noqa: PLC0415 - only at the first start, and takes long
+    from app.api.schemas.imports import read_import  # noqa: PLC0415 - only at the first start, and takes long
 
     exported = orjson.loads(document())
     try:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from app.api.direct_route import Call, DirectRoute, SessionInPath, UnreadRoute, plain_json
 from app.api.openapi import DEFAULT_LIMIT, Cursor, Limit, NewestFirst
 from app.api.schemas import sessions as schemas
-from app.api.schemas.archive import Document, ImportIn, read_import
+from app.api.schemas.imports import Document, ImportIn, read_import
 from app.api.schemas.values import in_words
 from app.api.streaming import ClosingResponse
 from app.archive.document import FORMAT, VERSION

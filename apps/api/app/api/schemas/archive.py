@@ -1,7 +1,7 @@
-"""The rows of an exported session, as written and as accepted in an import; and how the body of an import is read.
+"""The rows of an exported session, as written and as accepted in an import.
 
-Each row is checked by itself here; `archive/document.py` checks rows against each other. `read_import` runs in the same
-process as `services/archive/new_rows.py`.
+Each row is checked by itself here; `archive/document.py` checks rows against each other. This runs in the same process
+as `services/archive/new_rows.py`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pydantic import (
     field_validator,
 )
 
-from app.api.schemas.bodies import parse_body, parse_object, places
+from app.api.schemas.bodies import MOST_VALUES_OF_IMPORT, parse_body, places
 from app.api.schemas.chat import ChatIn, ChatMessageIn
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, StoredToolIn, ToolCallIn, ToolChoice
 from app.api.schemas.context import ContextOut, SummaryFields
 from app.api.schemas.sessions import SessionIn
 from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, OutputTokens, Seq, Sha256, Speaker, row_of
-from app.archive.document import FORMAT, MOST_FAULTS, VERSION
+from app.archive.document import MOST_FAULTS
 from app.domain.audit import REFS_OF_BLOCKS, REFS_OF_RUNS, REFS_OF_SHORTENED, Audit, CacheBreak
-from app.domain.errors import ImportRefused, InvalidFields, InvalidRequest
+from app.domain.errors import ImportRefused, InvalidRequest
 from app.domain.types import (
     CHAT_OPTIONS,
     Count,
@@ -45,10 +45,6 @@ from app.domain.types import (
 )
 from app.services.archive.new_rows import ImportedMessages
 from app.services.policies import read_fields
-
-
-class Document(Open):
-    """An object whose members are described in the guides."""
 
 
 class SessionRow(SessionIn):
@@ -244,42 +240,18 @@ class ArchivedConversationIn(SessionIn):
     messages: list[ChatMessageIn] = Field(min_length=1)
 
 
-_MOST_VALUES = 250_000
-_LEAST_BYTES_A_VALUE = 16
-"""Least bytes per value, on average, of an import with more than `_MOST_VALUES` values."""
-
-
-class ImportIn(Open):
-    """Either a document from `GET …/export`, or OpenAI-style `messages` with the fields of a new session."""
-
-    format: str | None = Field(default=None, description=f"`{FORMAT}` for an export; absent for messages.")
-    version: int | None = Field(default=None, description=f"{VERSION}, with `format`.")
-    messages: list[dict[str, Any]] = Field(description="An export's messages, or OpenAI-style ones.")
-
-
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-def read_import(raw: bytes) -> JsonObject | ImportedMessages:
-    """Parse the body of an import, an exported document or messages, and validate each of its rows by itself.
-    CPU-bound. Raises `InvalidRequest`."""
-    document = parse_object(raw, max(_MOST_VALUES, len(raw) // _LEAST_BYTES_A_VALUE))
-    if not document.keys() & {"format", "messages"}:
-        reason = "The body is neither an exported session nor does it have `messages`."
-        raise InvalidFields([("body.messages", "Field required")], reason)
-    try:
-        body = ImportIn.model_validate(document)
-    except ValidationError as error:
-        raise InvalidFields(places(error, document, "body")) from None
-    if body.format is None:
-        conversation = _validated(ArchivedConversationIn, document)
-        fields = {name: document[name] for name in conversation.model_fields_set - {"messages"}}
-        return ImportedMessages(fields, document["messages"])
-    _check_rows(document)
-    return document
+def read_conversation(document: JsonObject) -> ImportedMessages:
+    """The messages of an import, checked, and the fields of its session. Raises `ImportRefused`."""
+    conversation = _validated(ArchivedConversationIn, document)
+    fields = {name: document[name] for name in conversation.model_fields_set - {"messages"}}
+    return ImportedMessages(fields, document["messages"])
 
 
-def _check_rows(document: JsonObject) -> None:
+def check_rows(document: JsonObject) -> None:
+    """Checks each row of an exported session by itself. Raises `ImportRefused`."""
     _validated(ExportHead, document)
     faults: list[tuple[str, str]] = []
     for section, model in ROWS.items():
@@ -312,7 +284,7 @@ def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
     for at, block in enumerate(document["blocks"] if named else ()):
         for form in sorted(named.get(block["sha256"], ())):
             try:
-                BLOCKS[form].validate_python(parse_body(block["content"].encode(), _MOST_VALUES))
+                BLOCKS[form].validate_python(parse_body(block["content"].encode(), MOST_VALUES_OF_IMPORT))
             except (ValidationError, InvalidRequest):
                 faults.append((f"body.blocks.{at}.content", "A prompt needs this to be JSON of another form."))
     return faults

@@ -24,6 +24,7 @@ _OF_A_KEY = "[key]"
 """The end of Pydantic's path if a key of an object is refused."""
 DEEPEST = 64
 MOST_VALUES = 100_000
+MOST_VALUES_OF_IMPORT = 250_000
 _INT64, _UINT64 = 2**63, 2**64
 _WRITTEN_WITH_EXPONENT: Final = 1e16
 """From this number on floats are written with an exponent; Postgres returns them as integers."""
