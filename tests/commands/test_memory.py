@@ -34,10 +34,16 @@ def test_large_blocks_grow_without_a_copy(setting: str, place: str) -> None:
 
 @pytest.mark.parametrize(
     ("module", "does_without"),
-    [("app.serving", ("fastapi", "alembic", "sqlalchemy.orm")), ("app.main", ("alembic", "sqlalchemy.orm"))],
+    [
+        ("app.__main__", ("typer", "app.core", "app.domain")),
+        ("app.commands.administration", ("aiohttp", "fastapi", "genai_prices", "numpy", "prometheus_client", "rich")),
+        ("app.serving", ("alembic", "fastapi", "rich", "sqlalchemy.orm", "typer")),
+        ("app.main", ("alembic", "app.api.schemas.archive", "httpx", "pygments", "rich", "sqlalchemy.orm", "typer")),
+    ],
 )
 def test_a_process_imports_only_what_it_uses(module: str, does_without: tuple[str, ...]) -> None:
-    """The process that starts several workers answers no request, and one that serves seldom migrates."""
+    """The process that starts several workers answers no request, one that serves seldom migrates or imports a session,
+    and a command of an operator calls no model. A worker imports what the console script does, and has no commands."""
     program = f"import sys, {module}; print(sorted(sys.modules.keys() & {does_without!r}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -10,7 +10,7 @@ from dataclasses import astuple
 from datetime import timedelta
 from functools import reduce
 from itertools import islice
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from app.db import learned as store
 from app.db.database import Database
@@ -18,7 +18,9 @@ from app.db.learned import Key, StatedWindow
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TenantId, TurnId
 from app.engine.window.calibration import Calibration, guard_ratio, observe, shared_ratio
-from app.providers.registry import Catalogue, LearnedWindows
+
+if TYPE_CHECKING:  # as in `runtime.py`
+    from app.providers.registry import Catalogue, LearnedWindows
 
 UNUSED = timedelta(days=30)
 """A row that no call was merged into for this long is deleted."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from app.db import limits as store
 from app.db.claims import Claim
@@ -16,8 +17,10 @@ from app.domain.frozen import frozen, replace
 from app.domain.limits import ANOTHER_CALL, LIMITS, CallUse, check_limits
 from app.domain.prices import usd_of_rows
 from app.domain.types import Completion, JsonObject, SessionId, TenantId, Usage
-from app.providers.registry import Model
 from app.services.runtime import Runtime, retried
+
+if TYPE_CHECKING:  # as in `runtime.py`
+    from app.providers.registry import Model
 
 _LARGEST = Decimal(10**9)
 _USD_DIGITS = 10

@@ -11,22 +11,25 @@ from dataclasses import field
 from datetime import datetime
 from functools import wraps
 from time import monotonic
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from uuid import UUID
 
-from app.db.database import Database
 from app.domain.errors import DatabaseUnavailable, TransactionConflict
 from app.domain.frozen import frozen
-from app.engine.policy.policy import ContextPolicy
-from app.providers.registry import Catalogue
-from app.services.embeddings import Embeddings
-from app.services.heavy.jobs import HeavyJobs
 from app.services.learned import Calibrations
-from app.services.pasts import Pasts
-from app.services.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases, Warnings
-from app.telemetry.metrics import Telemetry
+from app.services.process_state import Chores, Cooldowns, Leases, Warnings
 from app.telemetry.tracing import NO_TRACES, Tracer
-from app.tokenizers.counters import Tokenizers
+
+if TYPE_CHECKING:  # the commands for operators do without models, engine and metrics
+    from app.db.database import Database
+    from app.engine.policy.policy import ContextPolicy
+    from app.providers.registry import Catalogue
+    from app.services.embeddings import Embeddings
+    from app.services.heavy.jobs import HeavyJobs
+    from app.services.pasts import Pasts
+    from app.services.process_state import Allowance, HeavyWork
+    from app.telemetry.metrics import Telemetry
+    from app.tokenizers.counters import Tokenizers
 
 logger = logging.getLogger(__name__)
 
