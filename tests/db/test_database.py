@@ -25,7 +25,7 @@ from app.db.schema import reach
 from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
 from bench.wire import open_connection_to, pump
-from tests.freed import assert_is_freed, no_collections
+from tests.freed import assert_is_freed, frees_failed_blocks, no_collections
 from tests.pooling import own_database, past_pooler
 from torture.databases import execute
 
@@ -376,6 +376,7 @@ def _socket_file(url: SplitResult) -> str | None:
     return f"{where['host'][0]}/.s.PGSQL.{where['port'][0]}" if "host" in where else None
 
 
+@frees_failed_blocks
 async def test_a_failed_transaction_is_freed_with_its_caller_without_a_collection(database_url: str) -> None:
     """Its error referred to a frame that referred to it: bodies and windows of such requests stayed in memory."""
     database = Database(database_url, pool_size=1)

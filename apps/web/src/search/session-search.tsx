@@ -123,9 +123,7 @@ export function SessionSearch({ sessionId, tab, turn, total }: Props) {
             ))}
           </ol>
           {(shown?.unsearched_messages ?? 0) > 0 && (
-            <p class="small quiet">
-              {plural(shown?.unsearched_messages ?? 0, "old message")} not searched.
-            </p>
+            <p class="small quiet">{plural(shown?.unsearched_messages ?? 0, "old message")} not searched.</p>
           )}
         </div>
       )}
