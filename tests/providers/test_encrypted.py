@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -63,3 +64,15 @@ async def test_a_key_goes_only_to_a_server_whose_certificate_is_valid_for_its_na
             with pytest.raises(ProviderDown, match="CertificateError"):
                 await adapter.complete(REQUEST, deltas.append if stream else None)
             assert server.hits == 0
+
+
+async def test_all_aliases_with_https_share_one_store_of_certificates() -> None:
+    """Each takes 20 ms of the start of a process, and 0.8 MB."""
+
+    def stores() -> int:
+        return sum(isinstance(each, ssl.SSLContext) for each in gc.get_objects())
+
+    async with provider_at("https://first.example/v1"):
+        before = stores()
+        async with provider_at("https://second.example/v1"):
+            assert stores() == before > 0
