@@ -9,19 +9,18 @@ import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from dotenv.parser import parse_stream
 from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.core.config import ENV_FILE, Settings, variables
 from app.db import embedded
 from app.db.database import Database
 from app.db.schema import reach
 from app.domain.errors import OperatorError
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 T = TypeVar("T")
 _PREFIX = "PLIMSOLL_"
@@ -65,13 +64,10 @@ async def on_database(dsn: str, work: Callable[[Database], Awaitable[T]]) -> T:
 
 def progress_bar(unit: str) -> Progress:
     """A progress bar that counts `unit` on standard error. It shows nothing if that is not a terminal."""
-    from rich import progress  # noqa: PLC0415 - with its console, and most commands show no bar
-    from rich.console import Console  # noqa: PLC0415
-
-    count = progress.MofNCompleteColumn()
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), count, progress.TextColumn(unit))
-    console, hidden = Console(stderr=True), not sys.stderr.isatty()
-    return progress.Progress(*columns, progress.TimeRemainingColumn(), console=console, transient=True, disable=hidden)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
+    return Progress(
+        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    )
 
 
 def read_settings() -> Settings:

@@ -64,7 +64,7 @@ class RequestHeaders:
             "the session is recognized by the messages before the newest ones, or created; the answer has its id.",
         ),
     ] = None
-    affinity: Annotated[
+    affinity_header: Annotated[
         str | None,
         Header(
             alias="X-Session-Affinity",
@@ -78,15 +78,16 @@ class RequestHeaders:
     idempotency_key: IdempotencyKey = None
 
     @property
-    def conversation(self) -> str | None:
-        """The id to which all lists of a conversation and of its side calls belong, if the client sends it."""
-        is_opencodes = self.affinity == self.session_header and (self.affinity or "").startswith(_SHARED_ID)
-        return self.affinity or None if is_opencodes or not self.session_header else None
+    def session(self) -> str | None:
+        """What selects the session: not an id of opencode, which sends it with the request for a title too."""
+        named = self.session_header
+        is_opencodes = named is not None and named == self.affinity_header and named.startswith(_SHARED_ID)
+        return None if is_opencodes else named
 
     @property
-    def session(self) -> str | None:
-        """What selects the session."""
-        return None if self.conversation else self.session_header
+    def affinity(self) -> str | None:
+        """The id to which all lists of a conversation and of its side calls belong, if nothing selects the session."""
+        return None if self.session else self.affinity_header or None
 
 
 Headers = Annotated[RequestHeaders, Depends()]
@@ -104,7 +105,7 @@ async def create_chat_completion(call: Call, body: ChatIn, headers: Headers) -> 
         request = _request(call, body, headers.idempotency_key)
         if named is not None or headers.is_new:
             return answerable(request)
-        return answerable(recognizable(call, request, affinity=headers.conversation))
+        return answerable(recognizable(call, request, affinity=headers.affinity))
 
     request = await call.aside(read)
     return await _complete(call, body, named, request, ChatForm)

@@ -71,7 +71,7 @@ async def create_message(call: Call, body: schemas.MessagesIn, headers: chat.Hea
         request = _request(call, body, headers.idempotency_key)
         if named is not None or headers.is_new or request.compaction is not None:
             return request
-        return chat.recognizable(call, request, conversation_of(metadata.user_id), headers.conversation)
+        return chat.recognizable(call, request, conversation_of(metadata.user_id), headers.affinity)
 
     request = await call.aside(read)
     target = await open_session(rt, call.tenant_id, named, request)

@@ -282,7 +282,7 @@ def _in_session(call: Call, request: ResponseRequest, member: str | None, header
         return replace(request, named=named, chat=replace(request.chat, all_new=False))
     if not (recognize and request.chat.is_kept):
         return request
-    return replace(request, chat=recognizable(call, request.chat, affinity=headers.conversation))
+    return replace(request, chat=recognizable(call, request.chat, affinity=headers.affinity))
 
 
 def _previous_of(named: str | None) -> ResponseRef | None:
