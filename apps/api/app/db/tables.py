@@ -102,7 +102,7 @@ turns = _below(
     instant_column("completed_at", nullable=True),
     # What a running turn has reserved of limits, and in which spans; null without limits and once it has ended.
     sa.Column("reservation", JSONB),
-    # Hash of the message list that a client sent, through the reply: finds the turn when the client resends the list.
+    # Hash of the message list that a client sent, through the reply if there is one: finds the turn when it is resent.
     sa.Column("conversation_sha256", sa.LargeBinary),
     sa.UniqueConstraint("session_id", "seq"),
     one_of("status", TurnStatus),

@@ -12,7 +12,7 @@ from app.db.driver import Record
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, messages_from_rows
 from app.db.sessions import ON_ITS_NODE, insert_in_session, lock_session, locked_session
-from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, Statement, by_key, insert_row, listed, of_session, sql
+from app.db.sql import OPEN_STATUSES_SQL, Statement, by_key, insert_row, listed, of_session, sql
 from app.domain.content import tool_calls_from_json
 from app.domain.errors import TurnCancelled, TurnLost, existing
 from app.domain.frozen import frozen, names_of, values_of
@@ -75,7 +75,7 @@ _BEGUN_BY = sql(f"""
         WHERE tenant_id = :tenant_id AND id > :after_id AND external_id IS NULL AND idempotency_key IS NULL
         ORDER BY id DESC LIMIT {_MOST_SESSIONS}
     ) s JOIN turns t ON t.session_id = s.id AND t.seq = s.last_turn_seq
-    WHERE t.request_sha256 = :request_sha256 AND t.status NOT IN {UNANSWERED}
+    WHERE t.request_sha256 = :request_sha256 AND t.status <> 'rejected'
     ORDER BY s.id DESC LIMIT :limit
     """)
 # A subquery for each field: the nodes of a Citus cluster can not plan a lateral join for all values of the parameters.
@@ -109,7 +109,8 @@ async def turns_begun_by(
     tx: Transaction, tenant_id: TenantId, request_sha256: str, *, after_id: UUID, limit: int
 ) -> list[tuple[TurnRecord, bytes | None]]:
     """The last turns of the tenant's newest unnamed sessions with an id above `after_id`, newest session first, if they
-    came from this request; and the digests of their lists, which a running turn does not have yet."""
+    came from this request and were not rejected; and the digests of their lists, which a running turn does not have
+    yet."""
     rows = await tx.fetch(_BEGUN_BY, tenant_id=tenant_id, request_sha256=request_sha256, after_id=after_id, limit=limit)
     return [(turn_record(row), row["conversation_sha256"]) for row in rows]
 

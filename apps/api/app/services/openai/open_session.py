@@ -15,7 +15,16 @@ from app.db.turns import newest_of, page_of_turns, turn_numbers, turns_begun_by
 from app.domain.errors import InvalidRequest, NotFound, RetryLater, existing
 from app.domain.frozen import frozen, replace
 from app.domain.responses import Lifetime
-from app.domain.types import CHAT_OPTIONS, JsonObject, Session, SessionId, SessionRef, TenantId, TurnStatus
+from app.domain.types import (
+    CHAT_OPTIONS,
+    FAILED_STATUSES,
+    JsonObject,
+    Session,
+    SessionId,
+    SessionRef,
+    TenantId,
+    TurnStatus,
+)
 from app.openai.items import joined_directions
 from app.openai.new_messages import Anchor, goes_on, with_reply
 from app.services.archive.transfer import fork_session, fork_within
@@ -217,8 +226,8 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
 
 async def _begun(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:
     """The session that began with the request of which this is a retry without a key, if nothing else has followed
-    there. That an answered one is the same client's is known by the digest of its list. A running one only refuses the
-    retry."""
+    there. That an ended one is the same client's is known by the digest of its list: one that failed is run again. A
+    running one only refuses the retry."""
     if request.session_key is not None or request.known is None or not request.is_retry:
         return None
     began_ms = int((rt.now() - _RETRIED_WITHIN).timestamp() * 1000)
@@ -227,7 +236,9 @@ async def _begun(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Targ
         turns_begun_by, tenant_id, request.request_sha256, after_id=after_id, limit=_MOST_BEGUN
     )
     for turn, digest in found:
-        answered = with_reply(request.known.whole, turn.assistant_output, turn.tool_calls)
-        if turn.status is TurnStatus.RUNNING or digest == answered:
+        whole = request.known.whole
+        if turn.status not in FAILED_STATUSES:
+            whole = with_reply(whole, turn.assistant_output, turn.tool_calls)
+        if turn.status is TurnStatus.RUNNING or digest == whole:
             return Target(SessionRef(tenant_id, turn.session_id), replace(request, all_new=False))
     return None

@@ -335,6 +335,7 @@ class Record:
         alias = self._sent.model.alias if self._sent else self.model_alias
         recorded = (self.steps.rows, self._audits, blocks)
         cost_usd = usd_of_rows(self.usages)  # that of a summary is stored with it
+        fields = {"conversation_sha256": self.turn.options.list_sha256} | fields
         end = TurnEnd(status, alias, *recorded, usages=self.usages, cost_usd=cost_usd, **fields)
         with self.rt.tracer.span("settle") as span:
             turn = await store_end(self.rt, self.turn.claim, end, patience_s=patience_s)
