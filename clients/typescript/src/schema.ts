@@ -6380,6 +6380,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description `true` keeps the session of a request with `store: false`, as if that was true. */
+                "X-Session-Store"?: boolean;
                 /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
                 /** @description The client's id of a conversation, sent with each request, those for a title included. It selects no session: these are recognized among those of the id. opencode sends it as the session too. */

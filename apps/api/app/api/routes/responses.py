@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute, json_response
@@ -47,9 +47,22 @@ router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=Direc
 
 
 @router.post("", response_model=schemas.ResponseOut, responses=_ANSWERS)
-async def create_response(call: Call, body: schemas.ResponseIn, headers: Headers) -> Response:
+async def create_response(
+    call: Call,
+    body: schemas.ResponseIn,
+    headers: Headers,
+    is_stored: Annotated[
+        bool,
+        Header(
+            alias="X-Session-Store",
+            description="`true` keeps the session of a request with `store: false`, as if that was true.",
+        ),
+    ] = False,
+) -> Response:
     """Creates a response within the token budget: alone, in a session or conversation, or after another response."""
     rt, tenant_id = call.rt, call.tenant_id
+    if is_stored:
+        body = body.model_copy(update={"store": True})
     named = await referenced(rt, tenant_id, references_of(_items_of_input(call.raw_body)))
 
     def read() -> ResponseRequest:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
 from app.db import sessions as store
@@ -39,6 +40,9 @@ _RETRIED_WITHIN = timedelta(hours=1)
 before they try again, and try again a few times."""
 _MOST_BEGUN = 20
 """Most sessions, the newest ones, that began with a request equal to a retry."""
+_WITHOUT_SUMMARIES: Final[JsonObject] = {"auto_summarize": False, "summary_trigger_tokens": None}
+"""The policy of a request whose session is erased after the answer. A summary would be erased too, and made again for
+the next request. A request that has the second field gets none behind its answer either."""
 
 
 @frozen
@@ -80,8 +84,11 @@ async def open_session(rt: Runtime, tenant_id: TenantId, named: SessionId | str 
 
 async def respond(rt: Runtime, target: Target, listen: Listener | None = None) -> TurnOutcome:
     """Answers the request, in `erased_unless_kept`. Raises as `complete_chat`."""
+    request = target.request
+    if not target.is_kept:
+        request = replace(request, options=replace(request.options, policy=_WITHOUT_SUMMARIES))
     async with erased_unless_kept(rt, target):
-        return await complete_chat(rt, target.session, target.request, listen)
+        return await complete_chat(rt, target.session, request, listen)
 
 
 @asynccontextmanager

@@ -300,10 +300,11 @@ def policy_of_turn(rt: Runtime, stored: JsonObject, own: Mapping[str, Any] | Non
 
 
 def _options_again(stored: JsonObject | None, request: OutputsRequest) -> TurnOptions:
-    """The options of a later round: those posted with the outputs, else the turn's own. The policy is the turn's."""
+    """The options of a later round: those posted with the outputs, else the turn's own, as its policy is if they have
+    none."""
     own = TurnOptions.of_stored(stored)
     if request.options is not None:
-        return replace(request.options, policy=own.policy)
+        return replace(request.options, policy=request.options.policy or own.policy)
     # A choice that forces a call applies to the first round only: forced in every round, the turn would never end.
     choice = own.tool_choice if own.tool_choice in (None, "none", "auto") else "auto"
     return replace(own, tool_choice=choice, recorded_reply=request.recorded_reply)

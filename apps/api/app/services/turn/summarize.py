@@ -247,7 +247,7 @@ def start_after_turn(
     encoding and that all steps succeeded."""
     session, options = plan.rows.session, turn.options
     if "summary_trigger_tokens" in (options.policy or {}):
-        return  # the client controls when summaries are made, and gets each of them
+        return  # the request controls when summaries are made: its client gets each of them, or none is kept
     is_own = not (options.policy or options.whole_past) and plan.model.alias == session.model_alias
     try:
         own = plan.rows.policy if is_own else session_policy(rt, session.policy)
