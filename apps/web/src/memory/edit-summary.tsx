@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { Summary, SummaryItem } from "../types";
+import type { EditedItem, Summary } from "../types";
 
 export const LISTS = [
   { name: "key_facts", title: "Key facts" },
@@ -11,7 +11,7 @@ export const LISTS = [
 type ListName = (typeof LISTS)[number]["name"];
 
 /** The parts of a summary that differ from what they were. */
-export type SummaryEdit = Partial<Pick<Summary, "summary_text" | ListName>>;
+export type SummaryEdit = Partial<Pick<Summary, "summary_text"> & Record<ListName, EditedItem[]>>;
 
 interface Props {
   summary: Summary;
@@ -22,7 +22,7 @@ interface Props {
 /** A summary's text and items to change: an item without text is removed, the last field of a list adds one. */
 export function EditSummary({ summary, onSave, onLeave }: Props) {
   const [text, setText] = useState(summary.summary_text);
-  const [lists, setLists] = useState<Record<ListName, SummaryItem[]>>(summary);
+  const [lists, setLists] = useState<Record<ListName, EditedItem[]>>(summary);
   const field = useRef<HTMLTextAreaElement>(null);
   useEffect(() => field.current?.focus(), []);
   const edit = editOf(summary, text, lists);
@@ -69,7 +69,7 @@ export function EditSummary({ summary, onSave, onLeave }: Props) {
   );
 }
 
-function editOf(summary: Summary, text: string, lists: Record<ListName, SummaryItem[]>): SummaryEdit {
+function editOf(summary: Summary, text: string, lists: Record<ListName, EditedItem[]>): SummaryEdit {
   const edit: SummaryEdit = text.trim() === summary.summary_text ? {} : { summary_text: text };
   for (const { name } of LISTS) {
     const items = lists[name].filter((item) => item.text.trim());
