@@ -20,6 +20,7 @@ from app.engine.policy.budget import budget_for
 from app.engine.policy.fields import MEANINGS
 from app.engine.policy.policy import PRESETS, ContextPolicy
 from app.main import create_app
+from app.services.views.deployment import value_schemas
 from app.telemetry.metrics import Telemetry
 from tests.api.conftest import settings_for
 from tests.core.test_env_example import variable_of
@@ -58,20 +59,21 @@ def test_every_citation_names_a_heading() -> None:
     assert [(path, heading) for path, heading in found if f"\n{heading}" not in CONTRACT] == []
 
 
-def test_every_route_is_served() -> None:
+def plain(paths: str) -> str:
+    """Paths of sessions whole, and every parameter without its name."""
+    return re.sub(r"\{[^}]*\}", "{}", paths.replace("…", "/v1/sessions/{sid}"))
+
+
+def test_every_route_is_served_and_every_path_is_listed() -> None:
     document = create_app(settings_for("postgresql://nowhere/none")).openapi()
-    served = {
-        (method.upper(), re.sub(r"\{[^}]*\}", "{}", path))
-        for path, item in document["paths"].items()
-        for method in item
+    served = {(method.upper(), plain(path)) for path, item in document["paths"].items() for method in item}
+    named = {(method, plain(path)) for methods, path in _ROUTE.findall(section(5)) for method in methods.split("/")} - {
+        ("GET", "/docs")
     }
-    named = {
-        (method, re.sub(r"\{[^}]*\}", "{}", path.replace("…", "/v1/sessions/{sid}")))
-        for methods, path in _ROUTE.findall(section(5))
-        for method in methods.split("/")
-    } - {("GET", "/docs")}
     assert len(named) > 30
     assert named - served == set()
+    listed = plain(CONTRACT)
+    assert [path for path in sorted({path for _, path in served}) if path not in listed] == []
 
 
 def test_every_code_and_every_added_setting_is_one_of_the_service() -> None:
@@ -92,6 +94,7 @@ _SERIES = [family.name for family in text_string_to_metric_families(Telemetry(()
     [
         ("code", CODES),
         ("policy field", MEANINGS),
+        ("part of a policy field", [part for of in value_schemas().values() for part in of.get("properties", ())]),
         ("trim kind", get_args(TrimKind)),
         ("cause of a cache break", get_args(CacheBreak)),
         ("setting", [variable_of(name, field) for name, field in Settings.model_fields.items()]),
