@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.api.routes.sessions import spooled
+from app.api.schemas.archive import StoredRequest
+from app.domain.content import canonical_json
 from app.domain.errors import ProviderError
 from app.domain.types import SessionId, ToolDefinition, TurnId
 from app.services.archive.transfer import export_session, fork_session
@@ -27,6 +30,24 @@ MANY_TOOLS: tuple[ToolDefinition, ...] = tuple(
     for at in range(20)
 )
 """Tools of 4 kB."""
+
+
+OF_ONE_ROUND = {"recorded_reply", "whole_past", "note", "list_sha256"}
+"""The options that a later round, and another try, do without."""
+
+
+def test_every_option_of_a_turn_is_stored_for_later_rounds_and_accepted_in_an_import_or_is_of_one_round() -> None:
+    options = TurnOptions(
+        MANY_TOOLS, "none", 500, instructions=RULES, provider_options={"seed": 7}, policy={"focus": "prices"}
+    )
+    stored = options.stored()
+    assert stored is not None
+    assert TurnOptions.of_stored(json.loads(canonical_json(stored))) == options
+    assert stored.keys() == StoredRequest.model_fields.keys()
+    left_out = {field.name for field in fields(TurnOptions) if getattr(options, field.name) == field.default}
+    assert left_out == OF_ONE_ROUND
+    assert TurnOptions.of_stored(None) == TurnOptions.of_stored({}) == TurnOptions()
+    assert TurnOptions().stored() is None
 
 
 async def _stored_bytes(at: Service, session_id: SessionId) -> int:

@@ -319,7 +319,7 @@ def awake_alias(rt: Runtime, model_alias: str, tenant_id: TenantId) -> str:
 
 def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
     """Raises `InvalidRequest` if a recorded reply is given for a model that is not the built-in offline one."""
-    if recorded_reply is not None and model.provider != "offline":
+    if recorded_reply is not None and model.is_language_model:
         raise InvalidRequest(
             "A recorded_reply is only taken for a model of the provider 'offline'.", ("body", "recorded_reply")
         )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 from app.db.claims import Claim
 from app.db.records import Added
 from app.db.responses import ResponseNote
 from app.domain.audit import Audit, CacheBreak, TrimLog
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingMessage
 from app.domain.stored import StoredSummary
 from app.domain.types import (
@@ -30,6 +30,12 @@ from app.engine.window.snapshot import Snapshot, in_ranges
 from app.providers.registry import Model
 from app.services.turn.additions import Additions
 from app.services.turn.window_rows import WindowRows
+
+_STORED_AS: Final = {
+    **{name: name for name in ("tools", "tool_choice", "max_output_tokens", "instructions", "policy")},
+    "provider_options": "options",
+}
+"""The options that are stored with a turn, and the members of its `request` that have them."""
 
 
 @frozen
@@ -55,27 +61,14 @@ class TurnOptions:
 
     def stored(self) -> JsonObject | None:
         """What later rounds and another try of the turn need; None when nothing was requested."""
-        given: JsonObject = {
-            "tools": list(self.tools),
-            "tool_choice": self.tool_choice,
-            "max_output_tokens": self.max_output_tokens,
-            "instructions": self.instructions,
-            "options": dict(self.provider_options),
-            "policy": None if self.policy is None else dict(self.policy),
-        }
+        given = {member: getattr(self, name) for name, member in _STORED_AS.items()} | {"tools": list(self.tools)}
         return given if any(given.values()) else None
 
     @classmethod
     def of_stored(cls, stored: JsonObject | None) -> TurnOptions:
-        stored = stored or {}
-        return cls(
-            tools=tuple(stored.get("tools", ())),
-            tool_choice=stored.get("tool_choice"),
-            max_output_tokens=stored.get("max_output_tokens"),
-            instructions=stored.get("instructions"),
-            provider_options=stored.get("options") or {},
-            policy=stored.get("policy"),
-        )
+        members = stored or {}
+        given = {name: members[member] for name, member in _STORED_AS.items() if members.get(member) is not None}
+        return replace(cls(**given), tools=tuple(given.get("tools", ())))
 
 
 @frozen
