@@ -296,12 +296,11 @@ def _around(text: str, places: Sequence[int], most_chars: int) -> str:
     places = sorted(_unlike_first(text, places)[: max(1, most_chars // _NEAR_CHARS)])
     size, end, parts = most_chars // len(places) - len(_GAP), 0, list[str]()
     for place in places:
-        start = max(0, place - size // 2)
+        start = place - size // 2
         if start > end and parts:
             parts.append(_GAP)
-        start = max(start, end)
-        end = max(end, place - size // 2 + size)
-        parts.append(text[start:end])
+        parts.append(text[max(start, end) : start + size])
+        end = start + size
     return "".join(parts)
 
 

@@ -108,7 +108,4 @@ def _columns() -> Sequence[npt.NDArray[Any]]:
 @cache
 def related_words() -> npt.NDArray[np.void]:
     """The table: an array of `ROW` over the bytes of its file. Raises `FileNotFoundError` if the file is missing."""
-    data = pkgutil.get_data(__name__, "related_words.bin")
-    if data is None:
-        raise FileNotFoundError("related_words.bin is not beside its module")
-    return np.frombuffer(data, ROW)
+    return np.frombuffer(pkgutil.get_data(__name__, "related_words.bin") or b"", ROW)

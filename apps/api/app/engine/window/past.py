@@ -253,7 +253,7 @@ class Pieces(Sequence[Piece]):
         """The position of the first piece with at least this number."""
         columns, kept = self._columns, range(self._first, self._end)
         at = bisect_left(kept, seq, key=columns.seq_of)
-        return at if at < len(kept) else at + bisect_left(self._newest, seq, key=attrgetter("seq"))
+        return at + bisect_left(self._newest, seq, key=attrgetter("seq"))
 
     def parts(self) -> list[PromptItem | Run]:
         run = [self._columns.run(self._first, self._end)] if self._first < self._end else []

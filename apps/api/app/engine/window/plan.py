@@ -56,8 +56,8 @@ class Decided:
         window, log, items = self.window, self.window.log, self.window.beside
         offered = window.tools_tokens - log.tools_tokens
         tokens, messages = sum([item.tokens for item in items]), len(items)
-        beside = window.input_tokens - window.input_tokens_without(tokens, messages) if items else 0
-        with_tool = window.input_tokens - window.input_tokens_without(less_tools=offered) if offered else 0
+        beside = window.input_tokens - window.input_tokens_without(tokens, messages)
+        with_tool = window.input_tokens - window.input_tokens_without(less_tools=offered)
         return replace(
             log,
             wire_before=log.wire_before + tokens + MESSAGE_FRAMING_TOKENS * messages + offered,

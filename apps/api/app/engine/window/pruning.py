@@ -273,7 +273,7 @@ def worth_per_token(group: Sequence[Piece]) -> tuple[bool, float]:
     standing = any(demands(content_text(message.content)) for message in spoken)
     worths = [_WORTH_OF_USERS if piece.kind == "user" else _WORTH for piece in group]
     worth = sum(worths) + _WORTH_OF_A_RESULT * sum([piece.messages - 1 for piece in group])
-    return standing, worth / max(1, sum([piece.wire_tokens for piece in group]))
+    return standing, worth / sum([piece.wire_tokens for piece in group])
 
 
 def untouchable(window: Window) -> list[Piece]:
