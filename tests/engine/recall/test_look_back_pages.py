@@ -95,6 +95,29 @@ def test_of_many_places_that_are_alike_some_give_way_to_those_that_differ() -> N
     assert re.findall(r"arrives ([0-9:]+)", _text(page)) == ["13:30", "13:30", "13:45", "13:45"]
 
 
+def test_a_page_of_words_has_as_much_before_them_as_behind() -> None:
+    text = " ".join(f"line{number}" for number in range(900))
+    page = _text(page_of_message(_message(3, text), "line444", None, 300, _estimate))
+    assert page in text
+    before, _, behind = page.partition("line444")
+    assert abs(len(before) - len(behind)) < 100
+
+
+def test_a_word_of_one_letter_is_found() -> None:
+    filler = "seats free " * 200
+    page = page_of_message(_message(3, f"{filler} y = 7 {filler}"), "What is y?", None, 200, _estimate)
+    assert "y = 7" in _text(page)
+
+
+def test_with_words_and_a_number_or_in_one_page_it_is_the_page_as_without_words() -> None:
+    filler = "seats free " * 60
+    message = _message(3, filler.join(["", *(f"departs 11:00, gate {gate}" for gate in "ABCD"), ""]))
+    for number in (1, 2, 3):
+        with_words = page_of_message(message, "departs 11", number, 400, _estimate)
+        assert with_words == page_of_message(message, "", number, 400, _estimate)
+    assert _text(page_of_message(message, "departs 11", None, 4_000, _estimate)) == message.content
+
+
 @pytest.mark.parametrize("words", ["", "?!", "nowhere", "(", "日本 crane", "a" * 400])
 def test_words_that_a_message_does_not_have_open_its_first_page(words: str) -> None:
     page = page_of_message(_message(3, "order 5 is paid\n" * 400), words, None, 200, _estimate)
@@ -212,6 +235,19 @@ def test_tool_results_that_have_no_room_whole_are_listed_in_part() -> None:
     assert page is not None
     assert (page.seqs, page.in_part) == ((1, 2, 3, 4), (2, 3))
     assert re.findall(r"(m\d) tool result, (\d+) characters, in part", page.text) == [("m2", "658"), ("m3", "658")]
+
+
+def test_a_tool_result_is_whole_up_to_a_size_and_another_message_up_to_twice_that_size() -> None:
+    sizes: list[tuple[Role, int, bool]] = [
+        ("tool", 180, False),
+        ("tool", 220, True),
+        ("assistant", 380, False),
+        ("user", 420, True),
+    ]
+    for role, tokens, in_part in sizes:
+        page = page_of_matches([_message(1, "crane " + "word " * (tokens * 4 // 5), role)], "crane", 1, 800, _estimate)
+        assert page is not None
+        assert page.in_part == ((1,) if in_part else ())
 
 
 def test_the_calls_of_a_message_are_part_of_what_is_read() -> None:

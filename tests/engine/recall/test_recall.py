@@ -68,6 +68,21 @@ def found_in(turns: tuple[Turn, ...], asked: Turn) -> Evicted:
     return Evicted(found, turns)
 
 
+def test_a_tool_group_is_found_whole_by_the_words_of_any_of_its_results() -> None:
+    history = History()
+    turns = [history.turn(("tool_group", 20, 12), ("assistant", 20, 1)) for _ in range(3)]
+    _, *group, _ = turns[1].messages
+    for result in group[1:]:
+        messages = [
+            replace(each, content="crane 4711" if each is result else "nothing of it")
+            for turn in turns
+            for each in turn.messages
+        ]
+        index = EMPTY.extended(Packed.of(messages), messages[-1].seq)
+        found = candidates(index, Query("crane 4711", index.through_seq), 10_000, 0.0)
+        assert [each.seqs for each in found if result.seq in each.seqs] == [tuple(each.seq for each in group)]
+
+
 def recalling(old_turns: int, input_budget: int, assistant_tokens: int = 40) -> Snapshot:
     """A session with a summary, two raw turns, and a search that found something in every older turn."""
     history = History()
@@ -84,6 +99,7 @@ def recalling(old_turns: int, input_budget: int, assistant_tokens: int = 40) -> 
     [
         ("painted", "painting"),
         ("cities", "city"),
+        ("seeing", "see"),
         ("Researching", "research"),
         ("Ottilie's", "Ottilie"),
         ("café", "CAFE"),

@@ -9,9 +9,10 @@ from time import process_time
 import numpy as np
 import pytest
 
-from app.domain.types import Pin
-from app.engine.recall.relevance import relevances
+from app.domain.types import Pin, TurnStatus
+from app.engine.recall.relevance import question_of, relevances
 from app.engine.recall.vectors import Meaning, Vectors, packed_query, packed_vectors
+from tests.engine.histories import History
 
 _PUMPS = Pin("pumps", "Valve 12 feeds the cellar pump. The pump was repaired twice this winter.")
 _INVOICES = Pin("invoices", "Invoice 2024-118 is over 4,310 euro and is due in May.")
@@ -39,6 +40,14 @@ def test_a_pins_name_counts_as_its_words_do() -> None:
     pins = (Pin("menu", "Soup on Mondays."), Pin("list", "Soup on Mondays."))
     menu, other = _values(pins, "the menu")
     assert menu > other == 0
+
+
+def test_pins_are_compared_with_the_goal_and_with_what_the_user_says_and_not_with_what_a_tool_answers() -> None:
+    history = History()
+    turn = history.turn(("tool_group", 10, 1), status=TurnStatus.RUNNING)
+    said = {"user": "Which pump?", "assistant": "the menu", "tool": "the menu"}
+    turn = replace(turn, messages=tuple(replace(each, content=said[each.role]) for each in turn.messages))
+    assert question_of("Pay invoices.", turn) == "Pay invoices.\nWhich pump?"
 
 
 def test_a_rare_word_counts_for_more_than_one_that_all_pins_have() -> None:
