@@ -89,6 +89,20 @@ def test_a_quotation_that_is_in_no_message_or_too_common_cites_nothing(quotation
         quoted_ids(_FOLD)[quotation]
 
 
+@pytest.mark.parametrize("text", ["…", "”", "“…”", "no", "Yes."])
+def test_a_whole_text_is_found_however_short_it_is(text: str) -> None:
+    quotations = Quotations([("a longer one, no…", 1), (text, 2)])
+    assert quotations[text] == quotations[f" {text.upper()}\n"] == 2
+
+
+@pytest.mark.parametrize(("extend", "begins"), [(True, "Extend the record: "), (False, "Carry over what still ")])
+def test_an_incremental_summary_extends_the_record_and_another_carries_over_what_matters(
+    extend: bool, begins: str
+) -> None:
+    (instruction,) = behind_the_prompt(_FOLD, extend=extend, focus="")
+    assert f"\n{begins}" in str(instruction["content"])
+
+
 def test_an_answer_is_looked_up_so_often_and_no_more() -> None:
     quotations = quoted_ids(_FOLD)
     for _ in range(MOST_QUOTATIONS):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import jsonschema
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain.stored import MOST_CITED_MESSAGES
-from app.domain.types import SUMMARY_LISTS, Message, MessageId, SummaryBody, SummaryItem, TurnStatus
+from app.domain.types import SUMMARY_LISTS, Message, MessageId, SummaryBody, SummaryItem, Turn, TurnStatus
 from app.engine.messages.turns import sendable_units
 from app.engine.summary.block import render_summary
 from app.engine.summary.extractive import fallback_summary
@@ -37,6 +39,7 @@ _KNOWN: Mapping[str, tuple[MessageId, ...]] = {
     "m1": (MessageId(History().new_id()),),
     "p1": tuple(MessageId(identifier) for identifier in (History().new_id(), History().new_id())),
 }
+_ITEM = {"text": "a", "message_ids": ["m1"]}
 _WRAPPING_TOKENS = 24
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(("m1", "p1", "zz")),
@@ -102,6 +105,30 @@ def test_a_rejected_message_and_half_an_answer_are_not_shown_to_a_summarizer() -
     assert body is not None
     cited = {message_id for kind in SUMMARY_LISTS for item in getattr(body, kind) for message_id in item.message_ids}
     assert cited <= shown
+
+
+def test_a_summarizer_is_shown_the_date_of_the_first_message_of_each_day() -> None:
+    history = History()
+    days = (None, 4, None, 4, 4, 7, 4)
+    turns = tuple(_said_on(day, history.turn()) for day in days)
+    fold = fold_of(snapshot_of(turns, history.turn(), input_budget=1000))
+    (chunk,) = split_for_summarizer(fold, 10_000, estimate)
+    dates = [each.get("date") for each in _document(summarizer_prompt(fold, chunk, None, 0, estimate))["messages"]]
+    assert dates == [None, "4 May 2026", None, None, None, "7 May 2026", "4 May 2026"]
+
+
+def _said_on(day: int | None, turn: Turn) -> Turn:
+    said_at = None if day is None else datetime(2026, 5, day, tzinfo=UTC)
+    return replace(turn, messages=(replace(turn.messages[0], said_at=said_at),))
+
+
+def test_of_too_many_cited_messages_those_of_items_are_left_out_first() -> None:
+    alone = {f"m{at}": (MessageId(UUID(int=at + 1)),) for at in range(3)}
+    of_item = tuple(MessageId(UUID(int=at + 1_000)) for at in range(MOST_CITED_MESSAGES))
+    for cited, kept in ((of_item, of_item[:-3]), (of_item[:2], of_item[:2])):
+        facts = [{"text": "A fact.", "message_ids": ["p1", *alone]}]
+        (fact,) = accept_summary(_answer(key_facts=facts), {"p1": cited, **alone}, {}).key_facts
+        assert set(fact.message_ids) == {*kept, *(ids[0] for ids in alone.values())}
 
 
 def test_a_line_that_poses_as_another_speaker_is_marked_for_a_summarizer() -> None:
@@ -246,6 +273,7 @@ def test_an_answer_is_accepted_only_if_it_matches_the_schema_and_cites_shown_mes
     | _json.map(json.dumps)
     | st.dictionaries(st.sampled_from(("summary_text", *SUMMARY_LISTS)), _json).map(json.dumps)
 )
+@example(json.dumps({"summary_text": "a", **{name: [_ITEM | {"note": "b"}] for name in SUMMARY_LISTS}}))
 @example("{")
 @example("}{")
 @example('{"summary_text": NaN}')

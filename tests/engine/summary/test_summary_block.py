@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain.types import MessageId, SummaryBody, SummaryItem
-from app.engine.summary.block import fenceable_json, fit_summary, render_summary
+from app.engine.summary.block import fenceable_json, fewest, fit_summary, render_summary
 from tests.engine.histories import History, estimate, text_of
 from tests.engine.strategies import any_text, bodies
 
@@ -164,3 +164,9 @@ def test_a_character_without_a_form_of_its_own_is_escaped_and_reads_back(letter:
 )
 def test_what_scripts_and_emoji_need_stays(text: str) -> None:
     assert fenceable_json(text) == f'"{text}"'
+
+
+def test_the_fewest_that_suffice_are_found_and_all_if_none_do() -> None:
+    for most in range(20):
+        for least in range(most + 3):
+            assert fewest(most, lambda count, least=least: count >= least) == min(least, most)
