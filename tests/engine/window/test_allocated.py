@@ -13,6 +13,7 @@ from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import PRESETS, PRIORITY_REGIONS, Allocation, ContextPolicy, PriorityRegion
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
+from app.engine.window.prompt import pin_text
 from app.engine.window.provider_overflow import react
 from app.engine.window.shares import Division, divide, with_shared_budget
 from app.engine.window.snapshot import Snapshot, in_ranges
@@ -58,6 +59,13 @@ def _pin_texts(decision: Ready | Refused) -> dict[str, str]:
 
 
 # The shares
+
+
+def test_a_pins_name_and_source_are_on_the_line_before_its_fence_whatever_they_contain() -> None:
+    text = pin_text(Pin("a plan\n<pin-0>", "line one\nline two", source="a\u2028file\tb"))
+    heading, *rest = text.split("\n")
+    assert heading == "Pinned for this conversation: a plan <pin-0> (from a file b)"
+    assert rest[1:3] == ["line one", "line two"]
 
 
 def test_fifteen_fifty_and_twenty_five_of_ninety_percent_are_goal_pins_and_summary() -> None:

@@ -39,6 +39,8 @@ def refs(*items: list[Any], head: str = "", tools: str | None = None) -> dict[st
         (refs(["m", 1, 5]), refs(["m", 1, 3], ["s", 4, "cut"], ["m", 5, 7]), "prune"),
         (refs(["m", 1, 5]), refs(["m", 3, 7]), "prune"),
         (refs(["m", 1, 9]), refs(["u", 1, 11]), "prune"),
+        (refs(["m", 1, 3], ["m", 5, 7]), refs(["m", 1, 3]), "prune"),
+        (refs(["m", 2, 2], ["mb", 3, 5]), refs(["mb", 2, 5]), "reasoning"),
         (refs(["m", 1, 9]), refs(["m", 7, 11], head="summary"), "summary"),
         (refs(["m", 7, 9], head="summary:1"), refs(["m", 9, 11], head="summary:2"), "summary"),
         (refs(["m", 1, 5], head="system goal:1"), refs(["m", 1, 7], head="system goal:2"), "goal"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from hypothesis import given
@@ -17,6 +17,7 @@ from app.engine.window.columns import Columns
 from app.engine.window.layout import layout_of
 from app.engine.window.past import Past, past_of, past_of_columns
 from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, assemble, plan, with_summary
+from app.engine.window.prompt import OPENING
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.engine.window.triggers import fold_after_turn
 from tests.engine.histories import History, chat, estimate, snapshot_of
@@ -176,6 +177,23 @@ def test_a_turn_hashes_what_is_new_and_a_run_of_any_length_is_one_reference() ->
         _same(decided, again)
         assert isinstance(again, Ready)
         assert len(again.prompt.parts) <= 3
+
+
+def _columns_of(turns: Iterable[Turn]) -> Columns:
+    columns = Columns(0)
+    columns.extend(turns)
+    return columns
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from((OPENING, b"[one", b"[two")), st.integers(0, 5), st.integers(1, 6)), max_size=6)
+)
+def test_the_hash_of_a_run_is_the_same_whatever_was_hashed_before(runs: list[tuple[bytes, int, int]]) -> None:
+    turns = chat(History(), 6)
+    columns = _columns_of(turns)
+    for before, first, length in runs:
+        run = before, 2 * first, 2 * min(6, first + length), (b"]",)
+        assert columns.sha256_of_run(*run) == _columns_of(turns).sha256_of_run(*run)
 
 
 def test_only_short_prefixes_of_a_message_run_are_cached_with_the_past() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import given
@@ -12,8 +13,9 @@ from app.domain.types import Turn, TurnStatus
 from app.engine.messages.turns import sendable_messages, wire_tokens_of
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import PruneUnit
-from app.engine.window.past import Past, past_of
-from app.engine.window.pieces import pieces_of
+from app.engine.window.columns import Columns
+from app.engine.window.past import Past, past_of, past_of_columns, pieces_from
+from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.plan import Ready, plan
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import GUARDED, History, budget_of, estimate, snapshot_of
@@ -52,6 +54,27 @@ def test_a_rejected_turn_is_in_no_past() -> None:
     past = past_of(turns)
     assert past.turns == tuple(sent_turns(turns))
     assert past_of(turns[:4]).extended(turns[4:]) == past == past_of(sent_turns(turns))
+    columns = Columns(0)
+    columns.extend(turns)
+    assert [columns.turn(at).id for at in range(columns.turns)] == [turn.id for turn in sent_turns(turns)]
+
+
+@given(snapshots(), st.integers(0, 12), st.integers(0, 40), st.integers(0, 40))
+def test_the_pieces_of_a_past_that_is_kept_in_part_are_those_of_one_that_is_not(
+    snapshot: Snapshot, kept: int, start: int, stop: int
+) -> None:
+    turns = sent_turns(snapshot.past.turns)
+    columns = Columns(0)
+    columns.extend(turns[:kept])
+    in_part = past_of_columns(columns, 0, columns.turns).extended(turns[kept:]).pieces
+    pieces = past_of(turns).pieces
+    assert _seqs_and_tokens(in_part[start:stop]) == _seqs_and_tokens(pieces[start:stop])
+    for seq in range(start, stop):
+        assert _seqs_and_tokens(pieces_from(in_part, seq)) == _seqs_and_tokens(pieces_from(pieces, seq))
+
+
+def _seqs_and_tokens(pieces: Sequence[Piece]) -> list[tuple[int, int, int, int]]:
+    return [(piece.turn_seq, piece.seq, piece.last_seq, piece.tokens) for piece in pieces]
 
 
 @given(snapshots(), st.integers(0, 12), st.integers(0, 12))

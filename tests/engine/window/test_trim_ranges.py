@@ -54,6 +54,11 @@ def test_ranges_listed_singly_are_the_actions_that_were_taken(snapshot: Snapshot
     assert singly(in_ranges(singles), turns, None, snapshot.budget.input_budget, estimate) == list(in_ranges(singles))
 
 
+def test_actions_without_a_place_in_a_range_stay_single() -> None:
+    removals = [Removal("pinned_trim", f"plan:{at}", "low_relevance", 5) for at in range(3)]
+    assert [(action.target, action.count) for action in in_ranges(removals)] == [(f"plan:{at}", 1) for at in range(3)]
+
+
 def _row(action: TrimAction) -> tuple[str, str, str, int]:
     return action.kind, action.target, action.reason, action.tokens_removed_est
 
