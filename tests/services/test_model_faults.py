@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -304,3 +305,25 @@ async def test_a_summarizer_that_is_down_gives_way_to_a_fallback_that_is_a_langu
             assert down.hits == 9 + 3, "the summarizer was not called, or again after its retries"
             usage = await at.rows("SELECT model_alias FROM usage_records WHERE purpose = 'summary'")
             assert usage == [{"model_alias": "backup"}]
+
+
+@pytest.mark.parametrize(
+    ("requested", "is_ours"), [(None, True), (5_000, True), (500, False)], ids=["by itself", "as far as may be", "less"]
+)
+async def test_an_answer_that_is_cut_off_at_our_limit_is_a_warning_that_names_the_setting(
+    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, requested: int | None, *, is_ours: bool
+) -> None:
+    cut = chat("And then")
+    cut.body["choices"][0]["finish_reason"] = "length"
+    async with (
+        serving(lambda _: cut) as server,
+        service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        with caplog.at_level(logging.WARNING, logger="app"):
+            outcomes = [await at.turn(session.id, "Tell me", max_output_tokens=requested) for _ in range(2)]
+        assert {outcome.turn.finish_reason for outcome in outcomes} == {"length"}
+        assert server.seen[0].json["max_tokens"] == min(requested or 2048, 2048)
+    lines = [record.getMessage() for record in caplog.records if "cut off" in record.getMessage()]
+    assert len(lines) == (1 if is_ours else 0)
+    assert all("main" in line and "2048" in line and "CONTEXT_MAX_OUTPUT_TOKENS" in line for line in lines)

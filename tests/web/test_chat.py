@@ -204,3 +204,19 @@ async def test_a_turn_that_many_pins_leave_no_room_for_names_them_and_leads_to_t
     await expect(notice.get_by_role("listitem").first).to_contain_text("Pins dates-")
     await notice.get_by_role("link", name="Shorten or remove pins").click()
     await expect(page.get_by_text("20 pins,")).to_be_visible()
+
+
+async def test_an_answer_that_reached_its_limit_of_tokens_is_marked(
+    browser: Browser, database_url: str, tmp_path: Path
+) -> None:
+    replies = ModelReply("One. Two.", stop=OPENAI.length), ModelReply("Three.")
+    with chat_service(database_url, tmp_path, *map(OPENAI.whole, replies)) as at:
+        sid = at.http.post("/v1/sessions", json={}).raise_for_status().json()["id"]
+        for _ in replies:
+            at.http.post(f"/v1/sessions/{sid}/turns", json={"content": "Count"}).raise_for_status()
+        async with open_page(browser, at.address) as (page, _):
+            await page.goto(f"{at.address}/ui/#/sessions/{sid}/chat")
+            feet = page.locator(".turn-foot")
+            await expect(feet.nth(0)).to_contain_text("cut off")
+            await expect(feet.nth(1)).to_contain_text("out")
+            await expect(feet.nth(1)).not_to_contain_text("cut off")

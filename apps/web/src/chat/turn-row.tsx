@@ -72,6 +72,7 @@ export function TurnRow({ turn, before, sessionId, isExplained, onPinned }: Prop
         {turn.completion_tokens !== null && (
           <span title="Completion tokens, by the provider">{tokens(turn.completion_tokens)} out</span>
         )}
+        {turn.finish_reason === "length" && <span title="The answer reached its limit of tokens">cut off</span>}
         {turn.cost_usd !== null && <span>{dollars(turn.cost_usd)}</span>}
         {turn.status !== "completed" && <span>{stateWord(turn.status)}</span>}
         <PinButton

@@ -4,6 +4,7 @@ down), and its look-backs, which are answered within the turn."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -46,6 +47,8 @@ from app.services.turn.provider_call import FALLS_BACK, call_model, with_own_ids
 from app.services.turn.recall import read_page
 from app.services.turn.record import Record
 from app.services.turn.types import TurnPlan
+
+logger = logging.getLogger(__name__)
 
 _MOST_SEARCHED_BYTES: Final = 1024 * 1024
 """Most that is searched for the ids of an answer's calls on the event loop, at most twice (1 ms)."""
@@ -110,6 +113,7 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
             raise
         else:
             record.note_answered(plan, completion)  # first: the turn may be cancelled in a wait
+            _warn_if_cut_off(record, plan, completion)
             completion = await _with_own_ids(record, completion, request)
             calls.append(
                 {
@@ -122,6 +126,21 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
             )
             record.steps.add("model_call", started_at, _detail(calls))
             return completion
+
+
+def _warn_if_cut_off(record: Record, plan: TurnPlan, completion: Completion) -> None:
+    """Logs that an answer was cut off at our limit and not at the client's."""
+    requested, reserve = record.turn.options.max_output_tokens, plan.snapshot.budget.output_reserve
+    if completion.finish_reason != "length" or (requested is not None and requested <= reserve):
+        return
+    if (left_out := record.rt.warnings.due((plan.model.alias, "length"))) is not None:
+        logger.warning(
+            "an answer of %s was cut off at the output reserve of %d tokens: CONTEXT_MAX_OUTPUT_TOKENS, or the policy's"
+            " max_output_tokens, sets it, up to a fifth of the window; %d more since the last such line",
+            plan.model.alias,
+            reserve,
+            left_out,
+        )
 
 
 async def _with_own_ids(record: Record, completion: Completion, request: CompletionRequest) -> Completion:
