@@ -18,8 +18,18 @@ from app.services.summaries import list_summaries, summarize_now
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.engine.prompt_hash import prompt_sha256
-from tests.providers.server import serving
-from tests.services.service import NEWEST, Service, chat, is_summary, model, models_toml, ref_of, service
+from tests.providers.server import Answer, Seen, serving
+from tests.services.service import (
+    NEWEST,
+    Service,
+    chat,
+    is_summary,
+    model,
+    models_toml,
+    ref_of,
+    service,
+    sound_summary,
+)
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 
@@ -211,6 +221,30 @@ async def test_a_useless_summary_is_refused_and_the_fallback_stands_in_with_a_wa
         assert summary.key_facts or summary.summary_text
         step = (await at.rows("SELECT detail FROM turn_steps WHERE kind = 'summarize'"))[0]["detail"]
         assert step["failure"] == "no_json"
+
+
+async def test_a_summarizer_that_reasons_has_room_for_it_besides_a_small_summary(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Its reasoning, here of 1,000 tokens, is part of what a call may answer with."""
+
+    def reasoning(request: Seen) -> Answer:
+        if request.json["max_tokens"] > 1_200:
+            return sound_summary(request)
+        cut = chat("")
+        cut.body["choices"][0]["finish_reason"] = "length"
+        return cut
+
+    async with (
+        serving(model(summary=reasoning)) as server,
+        service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        for number in range(1, 10):
+            await at.turn(session.id, f"Point {number}. " + "A short line of some words. " * 10)
+        assert any(is_summary(seen) for seen in server.seen)
+        summary = (await list_summaries(at.rt, ref_of(session.id), NEWEST)).items[0]
+        assert summary.origin == "model"
 
 
 async def test_after_three_failures_in_a_row_the_summarizer_is_not_called(database_url: str, tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from app.domain.types import (
     Usage,
 )
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, framing_tokens
-from app.engine.policy.budget import Budget
 from app.engine.summary.block import fit_summary
 from app.engine.summary.cached_call import (
     QUOTED_SHARE,
@@ -64,8 +63,6 @@ from app.tokenizers.counters import Estimator
 
 logger = logging.getLogger(__name__)
 
-_ANSWER_TOKENS_PER_CAP = 2
-"""Output tokens for each token of the cap: an answer has ids and JSON besides the text that is capped."""
 _INLINE_CHARS = 8_192
 """Characters that are processed on the event loop (about 4 ms). A thread would wait longer than it works."""
 
@@ -236,7 +233,7 @@ class Summarizer:
             prompt = await computed(document, is_long=is_long)
             request = CompletionRequest(
                 messages=prompt.messages,
-                max_output_tokens=_answer_tokens(budget, fold),
+                max_output_tokens=budget.output_reserve,  # more than the cap: reasoning models count it as output
                 purpose="summary",
                 response_schema=SUMMARY_SCHEMA,
             )
@@ -306,12 +303,10 @@ def _repeating_request(rows: WindowRows, prompt: Prompt, fold: Fold) -> tuple[Co
     The schema of the answer is only in the instruction, because a provider would put it before the prompt."""
     policy, model = rows.policy, rows.model
     budget = budget_of(model, policy)
-    thinks = model.thinking_tokens(budget.output_reserve) > 0
     behind = behind_the_prompt(fold, extend=policy.incremental, focus=policy.focus)
     request = CompletionRequest(
         messages=[*prompt.messages(), *behind],
-        # A thinking model gets a turn's output limit: with another thinking budget Anthropic's cache is not used.
-        max_output_tokens=budget.output_reserve if thinks else _answer_tokens(budget, fold),
+        max_output_tokens=budget.output_reserve,  # as in a turn: with another, Anthropic's cache may not be used
         purpose="summary",
         tools=prompt.tools,
         # With Anthropic, a tool choice that differs from the turns' prevents cache hits for the messages.
@@ -322,10 +317,6 @@ def _repeating_request(rows: WindowRows, prompt: Prompt, fold: Fold) -> tuple[Co
     )
     more_tokens = sum(rows.estimate(message["content"]) + MESSAGE_FRAMING_TOKENS for message in behind)
     return request, prompt.wire_tokens + more_tokens
-
-
-def _answer_tokens(budget: Budget, fold: Fold) -> int:
-    return min(budget.output_reserve, fold.cap_tokens * _ANSWER_TOKENS_PER_CAP)
 
 
 async def _accepted(
