@@ -565,6 +565,31 @@ def test_a_list_that_ends_with_a_reply_or_has_only_instructions_is_answered(data
         assert at.sent() == [{"role": "system", "content": "Name a colour."}, user("Begin.")]
 
 
+def test_a_system_message_between_replies_is_answered_where_it_stands(database_url: str, tmp_path: Path) -> None:
+    """gptme sends what its tools gave as system messages: after the reply that ran them, in all later lists too."""
+    with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(4))) as at:
+        history: list[Any] = [SYSTEM, user("Look.")]
+        sessions: set[str] = set()
+        results = [["Ran `ls`: a.txt", "Two are left."], ["Ran `cat a.txt`: text"], []]
+        for given in results:
+            session_id, reply = post(at, history)
+            sessions.add(session_id)
+            history += [reply, *({"role": "system", "content": text} for text in given)]
+        context: Any = {"role": "developer", "content": "For this turn: today is Monday."}
+        (session_id,) = sessions
+        assert post(at, [*history, context, user("And?")], extra_headers={"X-Session-Id": session_id})[0] == session_id
+        first, second = (
+            "\n\n".join(f"<system-reminder>\n{text}\n</system-reminder>" for text in given) for given in results[:2]
+        )
+        assert at.sent() == [
+            {"role": "system", "content": f"Answer in one line.\n\n{context['content']}"},
+            *(user("Look."), {"role": "assistant", "content": "Reply 0"}),
+            *(user(first), {"role": "assistant", "content": "Reply 1"}),
+            *(user(second), {"role": "assistant", "content": "Reply 2"}),
+            user("And?"),
+        ]
+
+
 def test_instructions_alone_after_a_response_do_not_begin_anew(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say("Blue."), say("Green.")) as at:
         first = at.client.responses.create(model="main", input="Name a colour.")

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 import orjson
 
 from app.domain.audit import CLEARED
-from app.domain.content import call_input, fields_of
+from app.domain.content import call_input, fields_of, system_reminder
 from app.domain.incoming import Compaction, IncomingList, IncomingMessage, read_handle
 from app.domain.types import Completion, Content, ContentPart, JsonObject, ToolCall, Usage
 
@@ -99,7 +99,7 @@ def _blocks_of(message: Mapping[str, Any]) -> list[Block]:
     blocks = _as_blocks(message["content"])
     if message["role"] != "system":
         return blocks
-    return [_text_part(f"<system-reminder>\n{_joined_texts(blocks)}\n</system-reminder>")]
+    return [_text_part(system_reminder(_joined_texts(blocks)))]
 
 
 def _as_blocks(content: str | Sequence[Block]) -> list[Block]:

@@ -83,6 +83,11 @@ def joined(contents: Sequence[Content]) -> Content:
     return parts
 
 
+def system_reminder(text: str) -> str:
+    """A system message in the middle of a conversation, as a text of the user: not every provider takes it as such."""
+    return f"<system-reminder>\n{text}\n</system-reminder>"
+
+
 def named(name: str | None, text: str) -> str:
     """A text with its speaker before it, if that is known: `Anna: …`."""
     return f"{name}: {text}" if name and text else text

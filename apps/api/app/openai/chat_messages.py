@@ -10,11 +10,21 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
-from app.domain.content import content_text, joined, labels_of, of_one_speaker, tool_calls_from_json, with_name
+from app.domain.content import (
+    content_text,
+    joined,
+    labels_of,
+    of_one_speaker,
+    system_reminder,
+    tool_calls_from_json,
+    with_name,
+)
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingList, IncomingMessage
 from app.domain.types import Content, ToolCall
+
+_DIRECTING = ("system", "developer")
 
 
 @frozen
@@ -42,16 +52,22 @@ class IncomingTurn:
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
-    """Splits a list whose form has been validated (`api/schemas/chat.py`). `check_pairing` checks calls and outputs."""
+    """Splits a list whose form has been validated (`api/schemas/chat.py`): a direction that stands where the user's
+    message would is one. `check_pairing` checks calls and outputs."""
     directions: list[str] = []
     kept: list[IncomingMessage] = []
+    answered = _answered_directions(messages)
     for place, message in enumerate(messages):
         role: str = message["role"]
         content: Content = message.get("content")
         name, said_at = message.get("name"), message.get("said_at")
         said_at = said_at and datetime.fromisoformat(said_at)
-        if role in ("system", "developer"):
-            directions.append(content_text(content))
+        if role in _DIRECTING:
+            text = content_text(content)
+            if place in answered and text.strip():
+                kept.append(IncomingMessage(place, "user", system_reminder(text), said_at=said_at))
+            else:
+                directions.append(text)
         elif role == "assistant":
             calls = tool_calls_from_json(message.get("tool_calls"))
             text = None if content is None else reply_text(content)
@@ -63,6 +79,23 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
         else:
             kept.append(IncomingMessage(place, "user", content, name=name, said_at=said_at))
     return IncomingList.of(directions, kept)
+
+
+def _answered_directions(messages: Sequence[Mapping[str, Any]]) -> Collection[int]:
+    """The indexes of system and developer messages between a reply and the next one, or the end of the list: there the
+    assistant answers them. gptme sends what a tool gave in this way, other clients "Now write as Bob."."""
+    answered: list[int] = []
+    since_reply: list[int] | None = None
+    for place, message in enumerate(messages):
+        if message["role"] in _DIRECTING:
+            if since_reply is not None:
+                since_reply.append(place)
+            continue
+        is_assistant = message["role"] == "assistant"
+        if is_assistant and since_reply:
+            answered += since_reply
+        since_reply = [] if is_assistant and not message.get("tool_calls") else None
+    return {*answered, *(since_reply or ())}
 
 
 def check_pairing(messages: Sequence[IncomingMessage], *, may_end_open: bool = False) -> None:
