@@ -30,7 +30,7 @@ from app.db import (
     turns,
 )
 from app.db.claims import NewTurn, WaitingTurn
-from app.db.database import Database, Fetched, PageBounds, Transaction
+from app.db.database import Fetched, PageBounds, Transaction
 from app.db.erasure import Idle
 from app.db.sql import Statement, metadata
 from app.domain.errors import NotFound
@@ -38,7 +38,7 @@ from app.domain.frozen import replace
 from app.domain.responses import ResponseRef
 from app.domain.stored import JsonText, NewHistory
 from app.domain.types import Pin, SessionId, SessionRef, TenantId, TurnId, TurnStatus
-from tests.pooling import past_pooler
+from tests.pooling import own_database, past_pooler
 
 _TALKED, _FOR_ANSWER = SessionId(UUID(int=1)), SessionId(UUID(int=2))
 _ANSWERED, _WAITING, _NEW = TurnId(UUID(int=11)), TurnId(UUID(int=12)), TurnId(UUID(int=13))
@@ -206,7 +206,7 @@ async def test_a_statement_finds_and_changes_no_row_of_another_tenant(database_u
     connection = await cast(Any, asyncpg).connect(past_pooler(database_url))
     await connection.execute(_HERS)
     await connection.close()
-    database = Database(database_url, pool_size=1)
+    database = own_database(database_url)
     try:
         async with database.begin() as tx:
             before = await _rows(tx)
@@ -222,7 +222,7 @@ async def test_the_limits_of_a_tenant_are_listed_with_its_own_use(database_url: 
     connection = await cast(Any, asyncpg).connect(past_pooler(database_url))
     await connection.execute(_HERS)
     await connection.close()
-    database = Database(database_url, pool_size=1)
+    database = own_database(database_url)
     try:
         listed = await database.run(limits.list_limits, TenantId("anna"))
         assert [(row["name"], row["span"], row["turns"]) for row in listed] == [("turns_per_day", "day", 1)]
