@@ -46,6 +46,22 @@ def test_no_summary_is_paid_for_that_no_later_request_could_use(database_url: st
         assert sessions(at) == []
 
 
+def test_what_a_user_wrote_leaves_whole_turns_rather_than_refusing_every_later_request(
+    database_url: str, tmp_path: Path
+) -> None:
+    create: Any
+    with chat_service(database_url, tmp_path, window=8_192) as at:
+        create, items = at.client.responses.create, list[Any]()
+        for turn in range(TURNS):
+            items.append(user(f"Question {turn}{WORDS}"))
+            reply = create(model="main", input=items, store=False)
+            items += [item.model_dump(exclude_none=True) for item in reply.output]
+        assert at.model.hits == TURNS, "a summarizer was called"
+        sent = [message["content"] for message in at.sent()]
+        assert f"Question {TURNS - 1}{WORDS}" in sent
+        assert f"Question 0{WORDS}" not in sent
+
+
 def test_a_client_that_cannot_change_store_gets_a_session_by_a_header(database_url: str, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"context_mandatory_summary_turn": TURNS, "summarize_ahead": False}
     with chat_service(database_url, tmp_path, *script(), say("More."), window=131_072, **changes) as at:

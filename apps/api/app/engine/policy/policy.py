@@ -13,7 +13,7 @@ from app.domain.frozen import frozen, replace
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
 from app.engine.policy.budget import part_of
 
-PruneUnit: TypeAlias = Literal["message", "turn"]
+PruneUnit: TypeAlias = Literal["message", "turn", "message_then_turn"]
 PruneOrder: TypeAlias = Literal["oldest", "value"]
 PriorityRegion: TypeAlias = Literal["goal", "pins", "summary", "history"]
 

@@ -1,8 +1,8 @@
 """Making the prompt fit: what is removed, and in which order, until the prompt is within its budget or nothing more may
 be removed; then what is added in the space that is left, or why the prompt cannot be sent.
 
-`STAGES` is steps 4 to 11 of `docs/budget.md` as a table: a stage is skipped if its condition does not hold.
-`overflow_of` is step 13.
+`STAGES` is steps 4 to 12 of `docs/budget.md` as a table: a stage is skipped if its condition does not hold.
+`overflow_of` is step 14.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.domain.types import JsonObject
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.prompt import Prompt, PromptItem
-from app.engine.window.pruning import drop_oldest_turns, prune_older, prune_protected
+from app.engine.window.pruning import drop_oldest_turns, drop_turns_at_last, prune_older, prune_protected
 from app.engine.window.recalled import bring_back, show_days
 from app.engine.window.shares import hold_shares
 from app.engine.window.shortening import shorten_newest_results, shorten_summary
@@ -59,6 +59,10 @@ def over_some_budget(window: Cost) -> bool:
     return over(window) and window.budget.input_budget > 0
 
 
+def over_and_may_lose_turns(window: Cost) -> bool:
+    return over(window) and window.snapshot.policy.prune_unit == "message_then_turn"
+
+
 def has_room(window: Cost) -> bool:
     """The window fits, messages were found for recall, and the turn is not being retried after a provider overflow."""
     snapshot = window.snapshot
@@ -77,6 +81,7 @@ STAGES: tuple[tuple[Stage, When], ...] = (
     (shorten_summary, over),
     (drop_oldest_turns, over_in_emergency),
     (shorten_newest_results, over_some_budget),
+    (drop_turns_at_last, over_and_may_lose_turns),
     (show_days, shows_time),
     (bring_back, has_room),
 )

@@ -40,9 +40,13 @@ _RETRIED_WITHIN = timedelta(hours=1)
 before they try again, and try again a few times."""
 _MOST_BEGUN = 20
 """Most sessions, the newest ones, that began with a request equal to a retry."""
-_WITHOUT_SUMMARIES: Final[JsonObject] = {"auto_summarize": False, "summary_trigger_tokens": None}
-"""The policy of a request whose session is erased after the answer. A summary would be erased too, and made again for
-the next request. A request that has the second field gets none behind its answer either."""
+_WITHOUT_SUMMARIES: Final[JsonObject] = {
+    "auto_summarize": False,
+    "summary_trigger_tokens": None,
+    "prune_unit": "message_then_turn",
+}
+"""The policy of a request whose session may have no other. A summary would be made again for the next request, of which
+none may be refused for want of it. A request that has the second field gets none behind its answer either."""
 
 
 @frozen
@@ -57,6 +61,15 @@ class Target:
     def is_kept(self) -> bool:
         """Whether the session is kept after the answer."""
         return self.request.keeping is None or self.request.is_kept
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the session may have no other request: it is erased after the answer, or was made for a list with
+        answers that is no session's, as the next list of that client may be. A client that sets a policy is obeyed."""
+        request = self.request
+        is_new = request.keeping is not None and request.keeping.source is None and request.compaction is None
+        brings_answers = is_new and any(message.role == "assistant" for message in request.messages)
+        return not self.is_kept or (brings_answers and request.options.policy is None)
 
 
 async def open_session(rt: Runtime, tenant_id: TenantId, named: SessionId | str | None, request: ChatRequest) -> Target:
@@ -85,7 +98,7 @@ async def open_session(rt: Runtime, tenant_id: TenantId, named: SessionId | str 
 async def respond(rt: Runtime, target: Target, listen: Listener | None = None) -> TurnOutcome:
     """Answers the request, in `erased_unless_kept`. Raises as `complete_chat`."""
     request = target.request
-    if not target.is_kept:
+    if target.is_single:
         request = replace(request, options=replace(request.options, policy=_WITHOUT_SUMMARIES))
     async with erased_unless_kept(rt, target):
         return await complete_chat(rt, target.session, request, listen)
