@@ -73,7 +73,7 @@ _fields: dict[str, st.SearchStrategy[object]] = {
     "protected_turns": st.sampled_from((None, 0, 1, 4)),
     "protected_share": st.sampled_from((None, 0.1, 0.5)),
     "prune_protected": st.booleans(),
-    "prune_unit": st.sampled_from(("message", "turn", "message_then_turn")),
+    "prune_unit": st.sampled_from(("message", "turn")),
     "prune_order": st.sampled_from(("oldest", "value")),
     "prune_block_share": st.sampled_from((0.0, 0.2, 0.4)),
     "summarize_when": st.sampled_from(("preflight", "post_turn", "both", "never")),

@@ -29,7 +29,7 @@ _VALID: dict[str, tuple[object, ...]] = {
     "protected_turns": (0, 2**31 - 1),
     "protected_share": (0.01, 1, None),
     "prune_protected": (True, False),
-    "prune_unit": ("message", "turn", "message_then_turn"),
+    "prune_unit": ("message", "turn"),
     "prune_order": ("oldest", "value"),
     "prune_block_share": (0, 0.3),
     "summarize_when": ("preflight", "post_turn", "both", "never"),

@@ -32,7 +32,7 @@ MANY_TOOLS: tuple[ToolDefinition, ...] = tuple(
 """Tools of 4 kB."""
 
 
-OF_ONE_ROUND = {"recorded_reply", "whole_past", "note", "list_sha256"}
+OF_ONE_ROUND = {"recorded_reply", "whole_past", "is_single", "note", "list_sha256"}
 """The options that a later round, and another try, do without."""
 
 

@@ -25,7 +25,7 @@ MEANINGS: Mapping[str, str] = {
     "protected_turns": "Newest turns that are not summarized, if they fit protected_share; null: as many as fit.",
     "protected_share": "Largest share of the input budget for protected turns; null: no limit.",
     "prune_protected": "Whether protected turns are pruned too if a prompt is over its budget.",
-    "prune_unit": "What is pruned: low-signal messages, whole turns, or messages and then turns rather than a refusal.",
+    "prune_unit": "What is pruned: low-signal messages, or whole turns.",
     "prune_order": (
         "What is pruned first: the oldest, or what has the least value per token, long answers before short ones."
     ),

@@ -13,7 +13,7 @@ from app.domain.frozen import frozen, replace
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
 from app.engine.policy.budget import part_of
 
-PruneUnit: TypeAlias = Literal["message", "turn", "message_then_turn"]
+PruneUnit: TypeAlias = Literal["message", "turn"]
 PruneOrder: TypeAlias = Literal["oldest", "value"]
 PriorityRegion: TypeAlias = Literal["goal", "pins", "summary", "history"]
 
@@ -69,7 +69,7 @@ class ContextPolicy:
     `MEANINGS` (`fields.py`) describes each field, and the annotations state the allowed values. A trigger that is None
     is off. Whatever the triggers, every policy that summarizes tries a summary at `prune_trigger_ratio`, before
     anything is pruned. `protected_turns` and `protected_share` both bound the protected turns; one of them may be None.
-    `whole_past` is not a field of a session's policy (`with_whole_past`).
+    `whole_past` and `is_single` are not fields of a session's policy (`with_whole_past`, `of_single_request`).
     """
 
     preset: Literal["guarded", "post_turn", "rolling", "allocated", "turn_atomic"] = "guarded"
@@ -109,6 +109,7 @@ class ContextPolicy:
     show_time: bool = False
     show_names: bool = False
     whole_past: bool = False
+    is_single: bool = False
 
     def prune_from(self, input_budget: int) -> int:
         """Input tokens from which on something is removed. With an allocation, nothing is while the window fits."""
@@ -170,6 +171,12 @@ def with_whole_past(policy: ContextPolicy) -> ContextPolicy:
         clear_tool_results=None,
         emergency_drop_ratio=None,
     )
+
+
+def of_single_request(policy: ContextPolicy) -> ContextPolicy:
+    """The policy of a turn whose session may have no other. A summary would be made again for the next request, so none
+    is, and at last whole turns leave rather than a refusal of this one and all later ones."""
+    return replace(policy, is_single=True, summarize_when="never")
 
 
 @frozen

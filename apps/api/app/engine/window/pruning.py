@@ -2,7 +2,7 @@
 
 Long answered tool results are shortened first, then media of older messages are replaced by markers, then assistant and
 tool messages are dropped. Messages that the newest summary cites and users' text are kept (contract.md, decisions 5 and
-8). Policies with `prune_unit` "turn" drop the oldest turns instead, those with "message_then_turn" rather than refuse.
+8). Policies with `prune_unit` "turn" drop the oldest turns instead.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def prune_older(window: Window) -> Window:
         # The first turn that was protected when this was the newest piece.
         first = snapshot.first_protected(snapshot.past.place_of_turn(prune.pieces[at].turn_seq))
         end = bisect_left(prune.pieces, snapshot.past.seq_from(first), key=attrgetter("seq"))
-        if policy.prune_unit != "turn":
+        if policy.prune_unit == "message":
             prune.shorten(to_tokens, end)
         prune.drop(queue, to_tokens, end)
     return prune.window_now()
@@ -81,7 +81,7 @@ def drop_oldest_turns(window: Window) -> Window:
 
 
 def drop_turns_at_last(window: Window) -> Window:
-    """The same when every other stage was not enough."""
+    """The same when every other stage was not enough, for a request without a summary before its refusal."""
     return _without_turns(window, lambda piece: piece.state != "running", "over_budget", "turn_dropped")
 
 
@@ -235,7 +235,7 @@ def dropped_kind(of: UnitKind) -> TrimKind:
 
 def _kind_of_turns(policy: ContextPolicy) -> TrimKind | None:
     """The kind of the log entry for a turn that the policy prunes; None if it prunes messages."""
-    if policy.prune_unit != "turn":
+    if policy.prune_unit == "message":
         return None
     return "turn_dropped" if policy.allocation is None else "history_drop"
 

@@ -59,8 +59,8 @@ def over_some_budget(window: Cost) -> bool:
     return over(window) and window.budget.input_budget > 0
 
 
-def over_and_may_lose_turns(window: Cost) -> bool:
-    return over(window) and window.snapshot.policy.prune_unit == "message_then_turn"
+def over_in_single_request(window: Cost) -> bool:
+    return over(window) and window.snapshot.policy.is_single
 
 
 def has_room(window: Cost) -> bool:
@@ -81,7 +81,7 @@ STAGES: tuple[tuple[Stage, When], ...] = (
     (shorten_summary, over),
     (drop_oldest_turns, over_in_emergency),
     (shorten_newest_results, over_some_budget),
-    (drop_turns_at_last, over_and_may_lose_turns),
+    (drop_turns_at_last, over_in_single_request),
     (show_days, shows_time),
     (bring_back, has_room),
 )

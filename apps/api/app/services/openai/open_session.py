@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Final
 from uuid import UUID
 
 from app.db import sessions as store
@@ -40,13 +39,6 @@ _RETRIED_WITHIN = timedelta(hours=1)
 before they try again, and try again a few times."""
 _MOST_BEGUN = 20
 """Most sessions, the newest ones, that began with a request equal to a retry."""
-_WITHOUT_SUMMARIES: Final[JsonObject] = {
-    "auto_summarize": False,
-    "summary_trigger_tokens": None,
-    "prune_unit": "message_then_turn",
-}
-"""The policy of a request whose session may have no other. A summary would be made again for the next request, of which
-none may be refused for want of it. A request that has the second field gets none behind its answer either."""
 
 
 @frozen
@@ -99,7 +91,7 @@ async def respond(rt: Runtime, target: Target, listen: Listener | None = None) -
     """Answers the request, in `erased_unless_kept`. Raises as `complete_chat`."""
     request = target.request
     if target.is_single:
-        request = replace(request, options=replace(request.options, policy=_WITHOUT_SUMMARIES))
+        request = replace(request, options=replace(request.options, is_single=True))
     async with erased_unless_kept(rt, target):
         return await complete_chat(rt, target.session, request, listen)
 

@@ -43,7 +43,7 @@ from app.domain.types import (
 from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS, TOOL_DEFINITION_FRAMING_TOKENS
 from app.engine.messages.turns import most_tokens_of
 from app.engine.policy.budget import largest_of
-from app.engine.policy.policy import ContextPolicy, with_whole_past
+from app.engine.policy.policy import ContextPolicy, of_single_request, with_whole_past
 from app.engine.summary.block import render_summary
 from app.engine.window.look_back import LOOK_BACK, of_sent
 from app.providers.registry import Model
@@ -188,6 +188,7 @@ async def _transaction_one(
             claim, options, model_alias = await claimed(tx)
             changes_past = changes_past or claim.fence > 1
             policy = policy_of_turn(rt, claim.session.policy, options.policy)
+            policy = of_single_request(policy) if options.is_single else policy
             policy = with_whole_past(policy) if options.whole_past else policy
             with rt.tracer.span("gather"):
                 rows = await read_window(tx, rt, claim.session, policy, model_alias, turn_seq=claim.seq)

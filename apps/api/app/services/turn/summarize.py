@@ -246,9 +246,9 @@ def start_after_turn(
     `reply` is the turn's last message, said at `completed_at`. `is_sound` says that it is counted in the window's
     encoding and that all steps succeeded."""
     session, options = plan.rows.session, turn.options
-    if "summary_trigger_tokens" in (options.policy or {}):
-        return  # the request controls when summaries are made: its client gets each of them, or none is kept
-    is_own = not (options.policy or options.whole_past) and plan.model.alias == session.model_alias
+    if options.whole_past or options.is_single or "summary_trigger_tokens" in (options.policy or {}):
+        return  # none would be sent, or the client controls when summaries are made, and gets each of them
+    is_own = not options.policy and plan.model.alias == session.model_alias
     try:
         own = plan.rows.policy if is_own else session_policy(rt, session.policy)
     except InvalidRequest:

@@ -44,7 +44,8 @@ class TurnOptions:
 
     `instructions` are a system layer of this turn. `provider_options` are added to the provider's request. `policy`
     overrides the session's policy in this turn; what is done after the turn follows the session's policy. With
-    `whole_past` the whole past is sent as it is stored, or the turn is refused. `note` is stored with every claim.
+    `whole_past` the whole past is sent as it is stored, or the turn is refused. `is_single` says that the session may
+    have no other request: no summary is made for later ones. `note` is stored with every claim.
     `list_sha256` is the digest of the client's list of messages, if the client's next request is recognized by it.
     """
 
@@ -56,6 +57,7 @@ class TurnOptions:
     provider_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     policy: Mapping[str, Any] | None = None
     whole_past: bool = False
+    is_single: bool = False
     note: ResponseNote | None = None
     list_sha256: bytes | None = None
 
