@@ -148,7 +148,7 @@ def _faults_of_messages(document: Mapping[str, Any], turn_seqs: Mapping[str, int
         for sentence in _wrong_for_role(message, called_ids if is_withdrawn else open_ids):
             yield f"messages.{at}", sentence
         if not is_withdrawn:
-            open_ids.discard(message["tool_call_id"] or "")
+            open_ids.discard(message["tool_call_id"])
     if newest_turn != len(turn_seqs):
         yield "messages", f"Turn {newest_turn + 1} has no message."
 

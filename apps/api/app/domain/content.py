@@ -73,8 +73,6 @@ def chars_of(content: Content, tool_calls: Sequence[ToolCall] = ()) -> int:
 
 def joined(contents: Sequence[Content]) -> Content:
     """Join several contents into one: texts with a blank line between them, anything else as one list of parts."""
-    if len(contents) == 1:
-        return contents[0]
     if all(isinstance(content, str) for content in contents):
         return "\n\n".join(map(content_text, contents))
     parts: list[ContentPart] = []

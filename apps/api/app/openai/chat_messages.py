@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 from app.domain.content import (
     content_text,
@@ -22,7 +22,9 @@ from app.domain.content import (
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingList, IncomingMessage
-from app.domain.types import Content, ToolCall
+from app.domain.types import Content, Message, ToolCall
+
+_Said = TypeVar("_Said", bound=IncomingMessage | Message)
 
 _DIRECTING = ("system", "developer")
 
@@ -109,7 +111,7 @@ def check_pairing(messages: Sequence[IncomingMessage], *, may_end_open: bool = F
                 raise misplaced(message, "This answers no open tool call before it.")
             open_ids.remove(message.tool_call_id)
             continue
-        if caller is not None and open_ids:
+        if open_ids:
             break
         caller, open_ids = message, {call.id for call in message.tool_calls}
         if len(open_ids) < len(message.tool_calls):
@@ -128,7 +130,7 @@ def cut_turns(messages: Sequence[IncomingMessage]) -> tuple[IncomingTurn, ...]:
     return tuple(IncomingTurn(tuple(turn)) for turn in turns)
 
 
-def as_one(messages: Sequence[IncomingMessage]) -> IncomingMessage:
+def as_one(messages: Sequence[_Said]) -> _Said:
     """Join several user messages into one. If they have different names, each text begins with its author's name, and
     a line that begins like the name of one of the authors with a backslash, so that none of them speaks for another."""
     if len({message.name for message in messages}) == 1:

@@ -202,8 +202,7 @@ def _joined_keys(messages: Sequence[IncomingMessage | Message]) -> tuple[list[_K
     for is_user, group in groupby(messages, lambda message: message.role == "user"):
         run, end = list(group), ends[-1] if ends else 0
         if is_user and len(run) > 1:
-            users = [each if isinstance(each, IncomingMessage) else IncomingMessage.of_stored(0, each) for each in run]
-            keys.append(_key(as_one(users)))
+            keys.append(_key(as_one(run)))
             ends.append(end + len(run))
         else:
             keys += map(_key, run)
@@ -230,7 +229,7 @@ def _newest_common(theirs: Sequence[_Key], ours: Sequence[_Key]) -> tuple[int, i
             break
         places = exact.get(theirs[at])
         found = places or (by_previous.get(theirs[at - 1]) if _follows_input(theirs, at) else None)
-        if not found or found[0] < newest or (best and found[0] == newest and not places):
+        if not found or found[0] < newest or (found[0] == newest and not places):
             continue
         if best and found[0] == newest:  # the best may repeat this one: then it is new
             if is_changed or _run(theirs, at, ours, best[1]) > longest:
