@@ -197,6 +197,7 @@ SCHEMAS: list[tuple[Any, bool]] = [
     (COMPLETE, True),
     ({"anyOf": [COMPLETE, {"type": "null"}]}, True),
     ({**COMPLETE, "required": ["a"]}, False),
+    ({"anyOf": [COMPLETE, {**COMPLETE, "required": ["a"]}]}, False),
     ({**COMPLETE, "additionalProperties": True}, False),
     ({name: value for name, value in COMPLETE.items() if name != "additionalProperties"}, False),
     ({**COMPLETE, "properties": {"a": {"type": "array", "items": {"type": "object"}}, "type": {}}}, False),
@@ -210,3 +211,28 @@ SCHEMAS: list[tuple[Any, bool]] = [
 @pytest.mark.parametrize(("schema", "is_strict"), SCHEMAS)
 def test_a_schema_is_complete_if_no_property_is_optional_or_unknown(schema: Any, is_strict: bool) -> None:
     assert is_complete(schema) is is_strict
+
+
+def test_a_reply_of_a_failed_compaction_alone_is_no_message() -> None:
+    listed: list[Any] = [("user", "One"), ("assistant", [_FAILED]), ("user", "Two")]
+    found = read_list(None, [{"role": role, "content": content} for role, content in listed])
+    assert [message.content for message in found.messages] == ["One", "Two"]
+
+
+def test_a_reply_of_calls_alone_has_no_text_and_the_agents_note_alone_is_the_users() -> None:
+    call = {"type": "tool_use", "id": "x", "name": "f", "input": {}}
+    note = "<system-reminder>Be brief.</system-reminder>"
+    listed: list[Any] = [("user", note), ("assistant", [call]), ("user", [result("x"), text(note)])]
+    found = read_list(None, [{"role": role, "content": content} for role, content in listed])
+    assert [(message.role, message.content) for message in found.messages] == [
+        ("user", note),
+        ("assistant", None),
+        ("tool", f"found\n\n{note}"),
+    ]
+
+
+def test_arguments_of_no_text_are_an_empty_object_and_others_are_given_as_they_are() -> None:
+    deep = '{"a": ' + "[" * 300 + "]" * 300 + "}"
+    assert call_input("") == call_input(" ") == {}
+    assert call_input(deep) == {"malformed_arguments": deep}
+    assert call_input('{"a": "\\u0000"}') == {"a": "\ufffd"}

@@ -116,3 +116,27 @@ def test_a_seal_that_this_service_did_not_make_holds_nothing(sealed: str | None)
     items: list[Any] = [{"type": "reasoning", "encrypted_content": sealed}, {"role": "assistant", "content": "Hi"}]
     (message,) = read_items(items).messages
     assert (message.reasoning, message.reasoning_blocks) == (None, ())
+
+
+def test_a_seal_brings_the_thoughts_that_a_client_left_out_and_those_of_a_reply_are_joined() -> None:
+    sealed = [b64encode(f'["{text}", []]'.encode()).decode() for text in ("one", "two")]
+    items: list[Any] = [
+        {"type": "reasoning", "encrypted_content": sealed[0]},
+        {"type": "function_call", "call_id": "x", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "x", "output": "found"},
+        {"type": "reasoning", "encrypted_content": sealed[1]},
+        {"role": "assistant", "content": "Hi"},
+    ]
+    assert [message.reasoning for message in read_items(items).messages] == ["one", None, "two"]
+    said_twice = [items[0], items[1], items[3], items[4], items[2]]
+    assert [message.reasoning for message in read_items(said_twice).messages] == ["one\n\ntwo", None]
+
+
+def test_thoughts_before_a_compaction_leave_with_what_it_replaces() -> None:
+    handle = f"session_{'0' * 31}1_turn_7"
+    items: list[Any] = [
+        {"type": "reasoning", "encrypted_content": None, "content": [{"type": "reasoning_text", "text": "why"}]},
+        {"type": "compaction", "encrypted_content": handle},
+        {"role": "user", "content": "And now?"},
+    ]
+    assert [(message.content, message.reasoning) for message in read_items(items).messages] == [("And now?", None)]

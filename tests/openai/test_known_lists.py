@@ -81,3 +81,12 @@ def test_a_long_list_is_recognized_by_its_newest_beginnings() -> None:
     known = known_list(OWNER, listed([(str(number), "Yes.") for number in range(200)], "End"))
     assert len(known.beginnings) == 64
     assert known.beginnings[0] == known_list(OWNER, listed([(str(n), "Yes.") for n in range(200)], "")).beginnings[0]
+
+
+def test_pictures_count_and_a_text_beside_calls_does_not() -> None:
+    images = [[{"type": "image_url", "image_url": {"url": f"data:,{name}"}}] for name in ("a", "b")]
+    lists = [read_messages([{"role": "user", "content": image}]).messages for image in images]
+    assert len({known_list(OWNER, messages).whole for messages in lists}) == 2
+    assert with_reply(b"", "I look.", [CALL]) == with_reply(b"", None, [CALL])
+    with_its_id = ToolCall(CALL.id, CALL.name, '{"id": "c1"}')
+    assert with_reply(b"", None, [with_its_id]) == with_reply(b"", None, [ToolCall(CALL.id, CALL.name, "{}")])

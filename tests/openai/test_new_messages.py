@@ -94,6 +94,8 @@ def words(incoming: Sequence[IncomingMessage]) -> list[str]:
         (["u1 cx tx cy ty a1", "u2 a2"], "u1 cx tx cy ty a1 u2 a2-edited u3", "u3"),
         (["u1 cx tx cy ty a1", "u2 cx tx a2"], "u1 cx tx cy ty a1-edited u2 cx tx a2-edited u3", "u3"),
         (["u1 a1"], "u8 a8 u9", "u8 a8 u9"),
+        (["u1 a1"], "u1 cx tx", "u1 cx tx"),
+        (["u1 cx tx a1"], "u1 cy ty a2 u2", "u1 cy ty a2 u2"),
         (["u1 a1", "u2"], "u1 a1 u2 u3", "u3"),
         (["u1 a1", "u2"], "u1 a1 u3", "u3"),
         (["u1 a1", "u2 a2"], "u1 a1 u3", "u3"),
@@ -276,13 +278,15 @@ def test_a_list_is_taken_apart_into_instructions_and_messages() -> None:
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "x", "content": "r"},
             {"role": "assistant", "content": None, "refusal": "No."},
+            {"role": "assistant", "content": [{"type": "text", "text": ""}, {"type": "refusal", "refusal": "Never."}]},
+            {"role": "assistant", "content": ""},
         ]
     )
     assert taken.instructions == "One.\n\nTwo."
-    assert [incoming.place for incoming in taken.messages] == [1, 3, 4, 5]
-    assert [incoming.content for incoming in taken.messages] == ["u1", None, "r", "No."]
+    assert [incoming.place for incoming in taken.messages] == [1, 3, 4, 5, 6, 7]
+    assert [incoming.content for incoming in taken.messages] == ["u1", None, "r", "No.", "Never.", ""]
     (turn,) = cut_turns(taken.messages)
-    assert (turn.user_input, turn.assistant_output, turn.open_calls) == ("u1", "No.", ())
+    assert (turn.user_input, turn.assistant_output, turn.open_calls) == ("u1", "", ())
     check_pairing(taken.messages)
 
 
@@ -378,3 +382,54 @@ def test_a_line_that_begins_like_another_speakers_does_not_speak_for_that_one(li
 def test_a_text_that_imitates_nobody_is_joined_unchanged(text: str) -> None:
     said = as_one([IncomingMessage(0, "user", text, name="Anna"), IncomingMessage(1, "user", "Hm.", name="Ben")])
     assert said.content == f"Anna: {text}\n\nBen: Hm."
+
+
+def _twice(*ids: str) -> IncomingMessage:
+    return IncomingMessage(0, "assistant", None, tuple(ToolCall(each, "f", "{}") for each in ids))
+
+
+@pytest.mark.parametrize(
+    ("messages", "place"),
+    [
+        (listed("tx"), 0),
+        (listed("u1", "cx", "u2"), 1),
+        (listed("u1", "cx", "tx", "tx"), 3),
+        (listed("u1", "cx", "ty", "tx"), 2),
+        ([_twice("x", "x")], 0),
+        ([_twice("x", "y"), *listed("u0", "tx", "u2")[1:]], 0),
+    ],
+)
+def test_a_call_without_its_result_or_a_result_without_its_call_is_refused_by_its_place(
+    messages: list[IncomingMessage], place: int
+) -> None:
+    for may_end_open in (False, True):
+        with pytest.raises(InvalidRequest) as refused:
+            check_pairing(messages, may_end_open=may_end_open)
+        assert refused.value.where == (str(place),)
+
+
+def test_only_the_last_message_of_a_past_may_have_calls_without_results() -> None:
+    parallel = [_twice("x", "y"), *listed("u0", "ty", "tx", "cz")[1:]]
+    check_pairing(parallel, may_end_open=True)
+    with pytest.raises(InvalidRequest):
+        check_pairing(parallel)
+
+
+def test_past_turns_begin_with_the_users_messages_and_end_with_a_reply_or_open_calls() -> None:
+    turns = cut_turns(listed("a0", "u1", "u2", "a1", "a2", "u3", "cx", "tx", "u4", "cy"))
+    assert [words(turn.messages) for turn in turns] == [
+        ["a0"],
+        ["u1", "u2", "a1", "a2"],
+        ["u3", "cx", "tx"],
+        ["u4", "cy"],
+    ]
+    assert [turn.assistant_output for turn in turns] == ["a0", "a2", None, None]
+    assert [len(turn.open_calls) for turn in turns] == [0, 0, 0, 1]
+    assert cut_turns([]) == ()
+
+
+def test_another_picture_is_another_message() -> None:
+    one, other = ([{"type": "image_url", "image_url": {"url": f"data:,{name}"}}] for name in ("a", "b"))
+    past = [replace(message, content=one) for message in stored("u1")]
+    assert new_messages([replace(listed("u1")[0], content=one)], past) is None
+    assert new_messages([replace(listed("u1")[0], content=other)], past) is not None

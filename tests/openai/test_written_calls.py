@@ -57,3 +57,28 @@ def test_calls_and_results_written_as_text_become_calls_and_outputs_and_the_next
 )
 def test_what_is_no_list_of_calls_of_the_requests_tools_stays_text(assistant: str, user: str, tools: Any) -> None:
     assert converted(assistant, user, tools) == [("assistant", assistant, (), None), ("user", user, (), None)]
+
+
+def test_only_an_assistants_text_that_a_users_observation_follows_is_read() -> None:
+    written, observed = f"Calling tools:\n{[LOOK_UP]}", "Observation:\nPaid."
+    call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    lists: list[list[Any]] = [
+        [{"role": "user", "content": written}, {"role": "user", "content": observed}],
+        [{"role": "assistant", "content": "Done."}, {"role": "user", "content": observed}],
+        [{"role": "assistant", "content": written}, {"role": "assistant", "content": observed}],
+        [{"role": "assistant", "content": written}, {"role": "assistant", "content": None, "tool_calls": [call]}],
+        [{"role": "assistant", "content": written}],
+    ]
+    for messages in map(read_messages, lists):
+        assert with_calls(messages.messages, {"look_up"}) == messages.messages
+
+
+def test_what_follows_the_results_is_read_as_it_is() -> None:
+    rounds: list[Any] = [
+        {"role": "assistant", "content": f"Calling tools:\n{[LOOK_UP]}"},
+        {"role": "user", "content": "Observation:\nPaid."},
+    ]
+    more: list[Any] = [{"role": "assistant", "content": "It is paid."}, {"role": "user", "content": "Thanks."}]
+    found = with_calls(read_messages([*rounds, *rounds, *more]).messages, {"look_up"})
+    assert [message.role for message in found] == ["assistant", "tool", "assistant", "tool", "assistant", "user"]
+    assert [message.content for message in found] == [None, "Paid.", None, "Paid.", "It is paid.", "Thanks."]

@@ -144,6 +144,20 @@ def test_switching_something_off_is_no_extreme() -> None:
 
 
 @pytest.mark.parametrize(
+    "given",
+    [
+        {"protected_share": 0.5},
+        {"preset": "allocated", "max_context_tokens": 8192},
+        {"max_context_tokens": 1600},
+        {"preset": "allocated"},
+    ],
+)
+def test_values_that_leave_prompt_and_answer_a_part_are_no_extremes(given: dict[str, Any]) -> None:
+    read_given(given)
+    read_given({**given, "max_output_tokens": 64})
+
+
+@pytest.mark.parametrize(
     ("name", "value", "field"),
     [
         ("summarization_threshold", 80, "usage_threshold"),
@@ -157,3 +171,16 @@ def test_a_value_that_cannot_be_is_refused_by_the_name_it_was_given_by(name: str
         read_given({name: value})
     assert refused.value.where == ("policy", name)
     assert field in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"CONTEXT_PROTECTED_TURNS": 4, "CONTEXT_SUMMARY_TRIGGER_RATIO": 70}, "CONTEXT_SUMMARY_TRIGGER_RATIO"),
+        ({"protected_turns": -1, "CONTEXT_PROTECTED_TURNS": -1}, "protected_turns"),
+    ],
+)
+def test_of_several_names_the_refused_one_is_named(given: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read_given(given)
+    assert refused.value.where == ("policy", name)

@@ -91,7 +91,7 @@ _INVALID: dict[str, tuple[object, ...]] = {
         {"goal_pct": float("nan")},
         {"reserved_for_output_pct": 0},
     ),
-    "context_priority": (None, "goal", [], ["goal"], ["pins", "goal", "summary", "history"], [1, 2, 3, 4], {}),
+    "context_priority": (None, "goal", [], ["goal"], ["pins", "goal", "summary", "history"], ["goal"] * 4, {}),
     "max_context_tokens": (0, -1, 1.5, "1000", True, 2**31),
     "recall": (None, True, [], {"on": True}, {"enabled": 1}, {"max_share": 1.1}, {"min_score_ratio": float("nan")}),
     "clear_tool_results": (
@@ -249,6 +249,7 @@ def json_of(value: object) -> Any:
 def test_an_allocation_may_name_some_shares_and_keeps_the_others() -> None:
     policy = resolve_policy(ContextPolicy(), {"preset": "allocated", "allocation": {"goal_pct": 5, "map_pct": 35}})
     assert policy.allocation == Allocation(goal_pct=5, pinned_files_pct=50, map_pct=35, reserved_for_output_pct=10)
+    assert resolve_policy(ContextPolicy(), {"preset": "allocated", "allocation": None}).allocation is None
 
 
 def test_recall_may_be_switched_alone() -> None:
@@ -288,6 +289,28 @@ def test_the_presets_are_the_published_designs() -> None:
     assert (atomic.prune_unit, atomic.unknown_window_outputs) == ("turn", 4)
     assert (atomic.summarizes_after_turns, atomic.summarizes_before_calls) == (True, True)
     assert values["allocated"].allocation == Allocation(15, 50, 25, 10)
+
+
+@pytest.mark.parametrize(
+    ("when", "before", "ahead", "after"),
+    [
+        ("preflight", True, True, False),
+        ("post_turn", False, False, True),
+        ("both", True, True, True),
+        ("never", False, False, False),
+    ],
+)
+def test_summaries_are_made_when_the_policy_says_and_never_without_auto_summarize(
+    when: str, before: bool, ahead: bool, after: bool
+) -> None:
+    policy = resolve_policy(ContextPolicy(), {"summarize_when": when})
+    assert (policy.summarizes_before_calls, policy.summarizes_ahead, policy.summarizes_after_turns) == (
+        before,
+        ahead,
+        after,
+    )
+    off = replace(policy, auto_summarize=False)
+    assert not any((off.summarizes, off.summarizes_before_calls, off.summarizes_ahead, off.summarizes_after_turns))
 
 
 @pytest.mark.parametrize(

@@ -90,3 +90,17 @@ def test_a_prompt_of_the_wire_room_fits_and_one_token_more_does_not(
         for wire_tokens in (room, room + 1)
     )
     assert counted <= input_budget < one_more
+
+
+@pytest.mark.parametrize(
+    ("input_budget", "calibration_ratio", "room"),
+    [(48_378, 1.1, 43_979), (71_995, 1.1, 65_450), (1000, 1.0, 1000)],  # the division is rounded up, down, not at all
+)
+def test_the_room_on_the_wire_is_the_most_that_fits(input_budget: int, calibration_ratio: float, room: int) -> None:
+    budget = Budget(128_000, "test", 0, 0, input_budget)
+    assert budget.wire_room(overhead_tokens=0, calibration_ratio=calibration_ratio) == room
+    fits, over = (
+        budget.input_tokens(wire_tokens=each, overhead_tokens=0, calibration_ratio=calibration_ratio)
+        for each in (room, room + 1)
+    )
+    assert fits <= input_budget < over

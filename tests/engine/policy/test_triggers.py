@@ -78,3 +78,9 @@ def test_an_emergency_drops_the_share_of_the_turns_that_is_written() -> None:
     fold = emergency_fold(snapshot_of(turns, current, input_budget=10_000, policy=policy), estimate)
     assert fold is not None
     assert len(fold.turns) == 55
+
+
+def test_of_a_ratio_and_a_token_trigger_the_lower_acts_and_summaries_share_what_it_leaves() -> None:
+    policy = replace(GUARDED, summary_trigger_ratio=0.7, summary_trigger_tokens=5000, summary_max_ratio=0.1)
+    assert (policy.summary_from(100_000), policy.most_summary_tokens(100_000)) == (5000, 500)
+    assert (policy.summary_from(2000), policy.most_summary_tokens(2000)) == (1400, 200)

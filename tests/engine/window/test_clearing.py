@@ -16,7 +16,7 @@ from app.engine.window.plan import Ready, SummaryDue, assemble, plan
 from app.engine.window.prompt import PromptItem
 from app.engine.window.prompt_refs import SentHashes
 from app.engine.window.snapshot import in_ranges
-from tests.engine.histories import GUARDED, History, UnitShape, estimate, snapshot_of, text_of
+from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of, text_of
 from tests.engine.readings import items_of, rebuild
 
 _ROOMY = 100_000
@@ -189,3 +189,19 @@ def test_what_was_cleared_is_logged_once_also_where_the_window_is_shared_out() -
     assert "pinned_trim" in kinds
     targets = [action.target for action in decided.accounts.actions if action.reason == "clear_tool_results"]
     assert len(targets) == len(set(targets)) == 4
+
+
+def test_results_that_stay_do_not_put_off_the_clearing_of_others() -> None:
+    history = History()
+    # A mark would be larger than the results of 5 tokens.
+    running = history.turn(*_rounds(2, 5), *_rounds(2), status=TurnStatus.RUNNING)
+    assert _cleared(_plan((running,), ClearToolResults(trigger_uses=2, keep=1))) == [7]
+
+
+def test_framing_beyond_its_reserve_is_counted_once() -> None:
+    """Of 600 messages it is 2,400 tokens, of which the reserve pays 1,024."""
+    history = History()
+    turns = (*chat(history, 300, user_tokens=10, assistant_tokens=10), *_history(5))
+    used = _plan(turns, ClearToolResults(trigger_tokens=_ROOMY), mandatory_summary_turn=None).window.input_tokens
+    rule = ClearToolResults(trigger_tokens=used + 1)
+    assert _cleared(_plan(turns, rule, mandatory_summary_turn=None)) == []

@@ -234,3 +234,11 @@ def test_a_running_turn_that_is_too_large_alone_is_refused_after_the_past_has_le
 
 def _past_ids(decision: Ready | Refused, turns: Iterable[Turn]) -> set[MessageId]:
     return sent_ids(decision.prompt) & {message.id for turn in turns for message in turn.messages}
+
+
+def test_an_overage_is_converted_by_a_plausible_ratio_at_most() -> None:
+    sent = _sent()
+    # A count ten times ours would make the overage of 3,000 tokens 300 of ours: it is taken for 1,000.
+    prompt_tokens = sent.wire_tokens * 10
+    budget = _react(sent, StatedOverflow(prompt_tokens + 256 - 3000, prompt_tokens + 256, prompt_tokens))
+    assert budget.wire_room(overhead_tokens=sent.overhead_tokens) <= sent.wire_tokens - 1000

@@ -291,3 +291,8 @@ def test_a_folded_range_does_not_list_refused_turns_although_some_of_it_is_recal
     refs: JsonObject = {"items": [["m", 1, 1]], "tools": None, "regions": [["recall", 1]]}
     listed = singly([action], (first, refused, second), refs, 1000, estimate)
     assert [each.target for each in listed] == [f"turn:{first.id}", f"turn:{second.id}"]
+
+
+def test_messages_of_runs_within_others_are_read_once() -> None:
+    items = [["m", 4, 5], ["m", 1, 9], ["m", 2, 3], ["m", 10, 10], ["m", 12, 12]]
+    assert needed_for({"items": items, "tools": None}).runs == ((1, 10), (12, 12))
