@@ -87,5 +87,5 @@ def test_a_replica_that_row_security_keeps_from_all_rows_is_not_ready(database_u
             assert client.get("/readyz").status_code == 200
             assert client.post(f"/v1/sessions/{new_session(client)}/turns", json={"content": "Hi"}).status_code == 201
         finally:
-            undone = "DROP POLICY IF EXISTS all_rows ON messages; ALTER TABLE messages DISABLE ROW LEVEL SECURITY"
-            asyncio.run(execute(database_url, undone))
+            undone = "DROP POLICY IF EXISTS all_rows ON messages", "ALTER TABLE messages DISABLE ROW LEVEL SECURITY"
+            asyncio.run(execute(database_url, *undone))

@@ -106,6 +106,20 @@ async def test_by_tokens_it_is_made_within_an_average_turn_of_the_trigger(databa
         assert [summary.status for summary in await _summaries(at, session.id)].count("active") == 1
 
 
+async def test_a_client_that_always_sends_the_whole_past_pays_for_no_summary(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server, window=WINDOW), folder=tmp_path, policy=AHEAD) as at,
+    ):
+        session = await at.session()
+        for count in range(10):
+            await at.turn(session.id, f"Point {count}. {LONG}", whole_past=True)
+            await at.rt.chores.settle()
+        assert _asked(server) == 0
+        await at.turn(session.id, "And now, with a summary?")
+        assert _asked(server) == 1
+
+
 async def test_with_the_setting_off_the_turn_makes_it_before_its_call(database_url: str, tmp_path: Path) -> None:
     async with (
         serving(model()) as server,
