@@ -10,7 +10,7 @@ import pytest
 from app.anthropic.messages import conversation_of, is_complete, read_list, thinking_blocks
 from app.domain.content import call_input
 from app.domain.incoming import IncomingMessage
-from app.domain.types import ToolCall
+from app.domain.types import JsonObject, ToolCall
 from app.openai.new_messages import known_list, with_reply
 
 
@@ -220,7 +220,7 @@ def test_a_reply_of_a_failed_compaction_alone_is_no_message() -> None:
 
 
 def test_a_reply_of_calls_alone_has_no_text_and_the_agents_note_alone_is_the_users() -> None:
-    call = {"type": "tool_use", "id": "x", "name": "f", "input": {}}
+    call: JsonObject = {"type": "tool_use", "id": "x", "name": "f", "input": {}}
     note = "<system-reminder>Be brief.</system-reminder>"
     listed: list[Any] = [("user", note), ("assistant", [call]), ("user", [result("x"), text(note)])]
     found = read_list(None, [{"role": role, "content": content} for role, content in listed])
