@@ -37,6 +37,14 @@ def test_a_session_of_one_request_pays_for_no_summary(database_url: str, tmp_pat
         assert (f"Question 0{WORDS}" in sent) == (window == 131_072)
 
 
+def test_a_list_of_items_without_a_session_pays_for_no_summary_either(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, window=131_072) as at:
+        messages = [*talk(at, 10), user("And then?")]
+        create: Any = at.client.responses.create
+        create(model="main", input=messages, extra_headers={"X-Session-New": "true"})
+        assert at.model.hits == 10 + 1
+
+
 def test_once_its_list_is_recognized_the_session_is_summarized_as_any_other(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, window=131_072, summarize_ahead=False) as at:
         create: Any = at.client.chat.completions.create

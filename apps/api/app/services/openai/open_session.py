@@ -61,7 +61,7 @@ class Target:
         request = self.request
         is_new = request.keeping is not None and request.keeping.source is None and request.compaction is None
         brings_answers = is_new and any(message.role == "assistant" for message in request.messages)
-        return not self.is_kept or (brings_answers and request.options.policy is None)
+        return not self.is_kept or (brings_answers and not request.options.policy)
 
 
 async def open_session(rt: Runtime, tenant_id: TenantId, named: SessionId | str | None, request: ChatRequest) -> Target:
