@@ -151,7 +151,7 @@ def test_every_field_refuses_other_values_and_says_which_field_it_is(field: str,
     assert field in refused.value.detail
 
 
-@pytest.mark.parametrize("field", ["unheard_of", "whole_past", ""])
+@pytest.mark.parametrize("field", ["unheard_of", "whole_past", "is_single", ""])
 def test_a_field_that_is_unknown_is_refused_by_name(field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         resolve_policy(ContextPolicy(), {field: 1})
@@ -203,8 +203,8 @@ def test_a_policy_can_do_without_summaries(overrides: dict[str, object]) -> None
     assert not resolve_policy(ContextPolicy(), overrides).summarizes
 
 
-def test_every_field_of_a_policy_can_be_set_but_the_whole_past_of_a_request() -> None:
-    assert set(MEANINGS) == {field.name for field in fields(ContextPolicy)} - {"whole_past"}
+def test_every_field_of_a_policy_can_be_set_but_those_of_one_request() -> None:
+    assert set(MEANINGS) == {field.name for field in fields(ContextPolicy)} - {"whole_past", "is_single"}
     assert set(_INVALID) == set(MEANINGS)
 
 

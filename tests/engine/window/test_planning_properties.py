@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import TurnStatus
-from app.engine.policy.policy import with_whole_past
+from app.engine.policy.policy import of_single_request, with_whole_past
 from app.engine.window.plan import Ready, Refused, assemble, assert_tool_pairing, plan
 from app.engine.window.prompt_refs import SentHashes, needed_for
 from app.engine.window.snapshot import Snapshot
@@ -156,3 +156,13 @@ def test_a_whole_past_policy_sends_every_stored_message_unchanged_or_refuses(
         message.id for message in sendable(sent_turns((*snapshot.past.turns, snapshot.current)))
     }
     assert not any(item.message and item.block for item in items_of(decision.prompt))
+
+
+@given(snapshots(policies(allocation=None)))
+def test_a_request_without_a_later_one_makes_no_summary_and_is_refused_only_for_what_may_never_leave(
+    snapshot: Snapshot,
+) -> None:
+    decision = plan(replace(snapshot, policy=of_single_request(snapshot.policy)), estimate)
+    assert isinstance(decision, Ready | Refused)
+    if isinstance(decision, Refused) and snapshot.budget.input_budget > 0:
+        assert sent_ids(decision.prompt) <= {message.id for message in snapshot.current.messages}
