@@ -70,6 +70,25 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
         await expect(older).to_have_accessible_name("Summary of turns 1–2, active")
 
 
+async def test_a_dialog_that_escape_closes_opens_again_at_once(browser: Browser, origin: str, api: httpx.Client) -> None:
+    """A key that follows so fast that the browser has not reported yet that the dialog closed."""
+    sid = new_session(api, policy={"protected_turns": 2})
+    post_turns(api, sid, 1, 4)
+    api.post(f"/v1/sessions/{sid}/summaries", json={}).raise_for_status()
+    async with open_page(browser, origin) as (page, _):
+        await page.goto(f"{origin}/ui/#/sessions/{sid}/memory")
+        undo = page.get_by_role("article").get_by_role("button", name="Undo")
+        await undo.click()
+        dialog = page.get_by_role("dialog", name="Undo this summary?")
+        await expect(dialog).to_be_visible()
+        await undo.evaluate(
+            "button => document.querySelector('dialog').addEventListener('cancel', () => button.click(), {once: true})"
+        )
+        await page.keyboard.press("Escape")
+        await dialog.get_by_role("button", name="Undo").click()
+        await expect(page.get_by_role("article").first).to_have_accessible_name("Summary of turns 1–2, undone")
+
+
 async def test_a_summary_is_edited_and_the_version_before_it_comes_back(
     browser: Browser, origin: str, api: httpx.Client
 ) -> None:

@@ -14,17 +14,27 @@ export function Confirm({ title, action, children, onConfirm, onLeave }: Props) 
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => dialog.current?.showModal(), []);
 
-  function confirm() {
+  const left = useRef(false);
+
+  /** At once, not in the `close` event, which comes later: it would end a dialog that was opened again meanwhile. */
+  function leave() {
+    if (left.current) return;
+    left.current = true;
     dialog.current?.close();
+    onLeave();
+  }
+
+  function confirm() {
+    leave();
     onConfirm();
   }
 
   return (
-    <dialog ref={dialog} class="confirm card" aria-labelledby="confirm-title" onClose={onLeave}>
+    <dialog ref={dialog} class="confirm card" aria-labelledby="confirm-title" onCancel={leave} onClose={leave}>
       <h2 id="confirm-title">{title}</h2>
       {children}
       <div class="buttons">
-        <button type="button" onClick={() => dialog.current?.close()}>
+        <button type="button" onClick={leave}>
           Cancel
         </button>
         <button type="button" class="primary" onClick={confirm}>
