@@ -436,6 +436,25 @@ def test_a_front_ends_id_of_a_chat_keeps_it_one_session_while_its_instructions_c
         assert len(found) == 6, "a chat was joined with one of another id or person"
 
 
+def test_a_clock_in_the_instructions_does_not_begin_anew_and_each_turn_has_its_own(
+    database_url: str, tmp_path: Path
+) -> None:
+    times = ("Tuesday, December 1, 2026 at 11:59 PM", "Wednesday, December 2, 2026 at 12:03 AM")
+    with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(3))) as at:
+        history: list[Any] = []
+        sessions: list[str] = []
+        for time, text in zip(times, ("One", "Two"), strict=True):
+            system = {"role": "system", "content": f"You help at desk 7. The time is {time}."}
+            history.append(user(text))
+            session_id, reply = post(at, [system, *history])
+            assert at.sent() == [system, *history]
+            history.append(reply.model_dump(exclude_none=True))
+            sessions.append(session_id)
+        assert len(set(sessions)) == 1
+        other = {"role": "system", "content": f"You help at desk 8. The time is {times[1]}."}
+        assert post(at, [other, *history, user("Three")])[0] != sessions[0]
+
+
 def test_an_agents_id_of_a_conversation_selects_no_session_in_any_form(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(4))) as at:
         (headers,) = of_agent("ses_1").values()

@@ -1,5 +1,4 @@
-"""Clients whose lists are those of no session, such as one that rewrites its history or has the time in its system
-prompt: what each of their requests pays for."""
+"""Clients whose lists are those of no session, such as one that rewrites its history or its system prompt: what each of their requests pays for."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ def talk(at: Chat, turns: int = TURNS, **options: Any) -> list[Any]:
     messages: list[Any] = []
     for turn in range(turns):
         messages.append(user(f"Question {turn}{WORDS}"))
-        at_time = {"role": "system", "content": f"It is {turn} o'clock."}
-        reply = create(model="main", messages=[at_time, *messages], **options)
+        system = {"role": "system", "content": f"Memory: {turn} questions were asked."}
+        reply = create(model="main", messages=[system, *messages], **options)
         messages.append({"role": "assistant", "content": reply.choices[0].message.content})
     return messages
 

@@ -70,7 +70,9 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
         await expect(older).to_have_accessible_name("Summary of turns 1–2, active")
 
 
-async def test_a_dialog_that_escape_closes_opens_again_at_once(browser: Browser, origin: str, api: httpx.Client) -> None:
+async def test_a_dialog_that_escape_closes_opens_again_at_once(
+    browser: Browser, origin: str, api: httpx.Client
+) -> None:
     """A key that follows so fast that the browser has not reported yet that the dialog closed."""
     sid = new_session(api, policy={"protected_turns": 2})
     post_turns(api, sid, 1, 4)

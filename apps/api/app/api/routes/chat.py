@@ -21,6 +21,7 @@ from app.api.openapi import SESSION_HEADER, IdempotencyKey, session_answers
 from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompletion
 from app.api.streaming import answer_turn
+from app.domain.clock import without_times
 from app.domain.content import custom_call_json, is_custom, tool_call_json, tool_name
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.frozen import frozen, replace
@@ -199,8 +200,8 @@ def recognizable(
     call: Call, request: ChatRequest, conversation: str | None = None, affinity: str | None = None
 ) -> ChatRequest:
     """The request with what its session is recognized by, if the deployment recognizes sessions: tenant and API key,
-    model, instructions, the person whose request it is, if the client says so, and messages. Requests with different
-    API keys or persons never share a session in this way.
+    model, instructions without the dates and times in them, the person whose request it is, if the client says so, and
+    messages. Requests with different API keys or persons never share a session in this way.
 
     If the client has its own id for the conversation, it replaces the instructions, which may then differ, and the
     person. An id in the header of affinity, which may be that of a node, does not replace the person.
@@ -212,7 +213,8 @@ def recognizable(
     instructions = joined_directions(request.options.instructions, request.directions)
     key = (call.exchange.credential or b"").decode("latin-1")
     person = raw.get("user") or raw.get("safety_identifier") or metadata.get("user_id")
-    own = (instructions, None, str(person)) if person else (instructions,)
+    compared = instructions and without_times(instructions)
+    own = (compared, None, str(person)) if person else (compared,)
     if conversation is not None:
         own = (None, conversation)
     elif affinity is not None:

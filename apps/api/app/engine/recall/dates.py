@@ -18,25 +18,14 @@ from operator import itemgetter
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final, NamedTuple
 
+from app.domain.clock import MONTHS, OTHER_MONTHS, WEEKDAYS
 from app.domain.types import Message
 from app.engine.recall.terms import MOST_ASKED_CHARS
 
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 FIRST_INSTANT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_DATES: Final = 8
-_MONTH_NAMES: Final = (
-    "January February March April May June July August September October November December".split()  # noqa: SIM905
-)
-_MONTHS: Final = tuple(name[:3].lower() for name in _MONTH_NAMES)
-_MONTHS_ELSEWHERE: Final = (
-    *("januar januari janvier enero gennaio janeiro", "februar februari février fevrier febrero febbraio fevereiro"),
-    *("märz marz maart mars marzo março marco", "avril abril aprile", "mai mei mayo maggio maio"),
-    *("juni juin junio giugno junho", "juli juillet julio luglio julho", "augustus août aout agosto"),
-    *("septembre septiembre setiembre settembre setembro", "oktober octobre octubre ottobre outubro"),
-    *("novembre noviembre novembro", "dezember décembre decembre diciembre dicembre dezembro"),
-)
-OTHER_MONTHS: Final = {name: at for at, names in enumerate(_MONTHS_ELSEWHERE, 1) for name in names.split()}
-_WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_SHORT_MONTHS: Final = tuple(name[:3].lower() for name in MONTHS)
 _NUMBERS: Final = {
     **{"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8},
     **{"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "a couple of": 2, "couple of": 2},
@@ -94,7 +83,7 @@ _DATE: Final = re.compile(
     | (?P<count>{_COUNT})\ (?P<unit>day|week|month|year)s?\ ago
     | (?P<which>last|past|previous|this)\ (?P<period>week|weekend|month|year)
     | the\ (?P<before_last>week|weekend|month|year)\ before\ last
-    | (?:on|last|this\ past)\ (?P<weekday>{"|".join(_WEEKDAYS)})
+    | (?:on|last|this\ past)\ (?P<weekday>{"|".join(WEEKDAYS)})
     | (?P<last_week>{_LAST["week"]}) | (?P<last_month>{_LAST["month"]}) | (?P<last_year>{_LAST["year"]})
     | (?P<near>{"|".join(re.escape(name) for name in NEAR_DAYS)})
     )\b""",
@@ -123,7 +112,7 @@ def day_said(message: Message) -> int | None:
 def day_text(day: int) -> str:
     """A day as a model is shown it: `8 May 2023`."""
     shown = date.fromordinal(day + _EPOCH)
-    return f"{shown.day} {_MONTH_NAMES[shown.month - 1]} {shown.year}"
+    return f"{shown.day} {MONTHS[shown.month - 1]} {shown.year}"
 
 
 def date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
@@ -198,14 +187,14 @@ def _latest_year(month: int, number: int, now: date) -> int:
 
 def _of_day(words: str, day: date) -> Iterator[tuple[str, date, date]]:
     yield words, day, day
-    yield f"{_MONTH_NAMES[day.month - 1]} {day.year}", *_month(day.year, day.month)
+    yield f"{MONTHS[day.month - 1]} {day.year}", *_month(day.year, day.month)
 
 
 def _relative(named: dict[str, str], now: date) -> tuple[date, date]:
     if "near" in named:
         return _back("day", NEAR_DAYS[named["near"]], now)
     if "weekday" in named:
-        return _back("day", (now.weekday() - _WEEKDAYS.index(named["weekday"])) % 7 or 7, now)
+        return _back("day", (now.weekday() - WEEKDAYS.index(named["weekday"])) % 7 or 7, now)
     if "before_last" in named:
         return _back(named["before_last"], 2, now)
     if "unit" in named:
@@ -235,4 +224,4 @@ def _month(year: int, month: int) -> tuple[date, date]:
 
 
 def _month_of(name: str) -> int:
-    return OTHER_MONTHS.get(name.rstrip(".")) or _MONTHS.index(name[:3]) + 1
+    return OTHER_MONTHS.get(name.rstrip(".")) or _SHORT_MONTHS.index(name[:3]) + 1
