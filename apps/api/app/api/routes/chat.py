@@ -210,15 +210,16 @@ def recognizable(
         return request
     raw: JsonObject = call.raw_body
     metadata: JsonObject = raw.get("metadata") or {}
-    instructions = joined_directions(request.options.instructions, request.directions)
     key = (call.exchange.credential or b"").decode("latin-1")
     person = raw.get("user") or raw.get("safety_identifier") or metadata.get("user_id")
-    compared = instructions and without_times(instructions)
-    own = (compared, None, str(person)) if person else (compared,)
+    of_person = (None, str(person)) if person else ()
     if conversation is not None:
         own = (None, conversation)
     elif affinity is not None:
-        own = (None, affinity, *own[2:])
+        own = (None, affinity, *of_person[1:])
+    else:
+        instructions = joined_directions(request.options.instructions, request.directions)
+        own = (instructions and without_times(instructions), *of_person)
     owner = (call.tenant_id, key, request.model_alias, *own)
     known = known_list(owner, request.messages)
     return replace(request, known=known, options=replace(request.options, list_sha256=known.whole))
