@@ -1,4 +1,5 @@
-"""Clients whose lists are those of no session, such as one that rewrites its history or its system prompt: what each of their requests pays for."""
+"""Clients whose lists are those of no session, such as one that rewrites its history or its system prompt: what each
+of their requests pays for."""
 
 from __future__ import annotations
 

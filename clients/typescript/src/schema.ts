@@ -1434,10 +1434,13 @@ export interface components {
             user?: string | null;
             /** Safety Identifier */
             safety_identifier?: string | null;
+            /**
+             * Prompt Cache Key
+             * @description The key of the provider's prompt cache, for a session that it begins.
+             */
+            prompt_cache_key?: string | null;
             /** Store */
             store?: boolean | null;
-            /** Prompt Cache Key */
-            prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
             prompt_cache_retention?: string | null;
             /** Prompt Cache Options */
@@ -1613,14 +1616,17 @@ export interface components {
              * @description Also used to recognize a resent history.
              */
             instructions?: string | null;
+            /**
+             * Prompt Cache Key
+             * @description The key of the provider's prompt cache, for a session that it begins.
+             */
+            prompt_cache_key?: string | null;
             /** Image */
             image?: {
                 [key: string]: unknown;
             } | null;
             /** Service Tier */
             service_tier?: string | null;
-            /** Prompt Cache Key */
-            prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
             prompt_cache_retention?: string | null;
             /** Prompt Cache Options */
@@ -2544,6 +2550,11 @@ export interface components {
             user?: string | null;
             /** Safety Identifier */
             safety_identifier?: string | null;
+            /**
+             * Prompt Cache Key
+             * @description The key of the provider's prompt cache, for a session that it begins.
+             */
+            prompt_cache_key?: string | null;
             /** Include */
             include?: string[] | null;
             /** Max Tool Calls */
@@ -2556,8 +2567,6 @@ export interface components {
             stream_options?: {
                 [key: string]: unknown;
             } | null;
-            /** Prompt Cache Key */
-            prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
             prompt_cache_retention?: string | null;
             /** Prompt Cache Options */
@@ -3849,6 +3858,11 @@ export interface components {
             user?: string | null;
             /** Safety Identifier */
             safety_identifier?: string | null;
+            /**
+             * Prompt Cache Key
+             * @description The key of the provider's prompt cache, for a session that it begins.
+             */
+            prompt_cache_key?: string | null;
             /** Include */
             include?: string[] | null;
             /** Max Tool Calls */
@@ -3861,8 +3875,6 @@ export interface components {
             stream_options?: {
                 [key: string]: unknown;
             } | null;
-            /** Prompt Cache Key */
-            prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
             prompt_cache_retention?: string | null;
             /** Prompt Cache Options */

@@ -103,6 +103,7 @@ _FORKED_SESSION = sql(
         {
             "id": ":target",
             "forked_from": ":forked_from",
+            "cache_key": "coalesce(x.cache_key, CAST(x.id AS text))",  # its prompts begin as those of its source
             "last_turn_seq": ":through_seq",
             "last_message_seq": ":last_message_seq",
             "summary_count_after_seq": _COUNT_AFTER_SEQ,

@@ -52,7 +52,7 @@ CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", 
 """Fields of a session that a request may set."""
 _SET = binds(*CHANGEABLE)
 
-_NEW = insert_row(sessions, {"id": ":session_id", **binds("tenant_id"), **_SET})
+_NEW = insert_row(sessions, {"id": ":session_id", **binds("tenant_id", "cache_key"), **_SET})
 _INSERT = sql(f"{_NEW} RETURNING {_COLUMNS}")
 _GET = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS}")
 _GET_LOCKED = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS} FOR NO KEY UPDATE")
@@ -160,8 +160,11 @@ def locked_session(condition: str = "true") -> str:
 
 
 async def insert_session(tx: Transaction, session: SessionRef, values: Mapping[str, object]) -> Session:
-    """Stores a new session with a value for each of `CHANGEABLE`, and returns it with the database's timestamps."""
-    return Session(**await tx.fetch_one(_INSERT, **of_session(session), **{name: values[name] for name in CHANGEABLE}))
+    """Stores a new session with a value for each of `CHANGEABLE`, and a `cache_key` if it has one. Returns it with the
+    database's timestamps."""
+    given = {name: values[name] for name in CHANGEABLE}
+    row = await tx.fetch_one(_INSERT, **of_session(session), **given, cache_key=values.get("cache_key"))
+    return Session(**row)
 
 
 async def get_session(tx: Transaction, session: SessionRef, *, lock: bool = False) -> Session | None:

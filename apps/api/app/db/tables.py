@@ -59,6 +59,8 @@ sessions = sa.Table(
     sa.Column("idempotency_key", sa.Text),
     # A client's own name for it, by which its requests find it.
     sa.Column("external_id", sa.Text),
+    # The key of its prompts' cache at the provider, if that is not its id: a client's own, or that of a fork's source.
+    sa.Column("cache_key", sa.Text),
     # Who is making a summary now, so that no two do the same work; compare-and-set decides which summary is kept.
     sa.Column("summary_lease_id", UUID(as_uuid=True)),
     instant_column("summary_lease_expires_at", nullable=True),

@@ -354,7 +354,8 @@ class SessionState(SessionRef):
 
     The turn count towards the mandatory summary begins after `summary_count_after_seq`. What was read of the settled
     past is valid as long as `past_version` is the same. `last_turn_seq` and `last_message_seq` are the last numbers
-    given out, under a claim's lock those of its turn.
+    given out, under a claim's lock those of its turn. `cache_key` is the key of its prompts' cache at the provider, if
+    that is not the session's id.
     """
 
     model_alias: str
@@ -369,6 +370,7 @@ class SessionState(SessionRef):
     past_version: int
     last_turn_seq: int
     last_message_seq: int
+    cache_key: str | None
 
 
 @frozen

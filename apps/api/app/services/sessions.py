@@ -54,8 +54,10 @@ def with_defaults(rt: Runtime, fields: JsonObject) -> JsonObject:
 async def insert_checked(
     rt: Runtime, tx: Transaction, tenant_id: TenantId, fields: JsonObject, session_id: SessionId | None = None
 ) -> Session:
-    """Stores a session with fields that `with_defaults` returned; without an id it gets a new one."""
+    """Stores a session with fields that `with_defaults` returned, and a `cache_key` if they have one; without an id it
+    gets a new one."""
     values = _as_stored(rt, {name: fields.get(name) for name in store.CHANGEABLE})
+    values["cache_key"] = fields.get("cache_key")
     return await store.insert_session(tx, SessionRef(tenant_id, session_id or SessionId(rt.new_id())), values)
 
 

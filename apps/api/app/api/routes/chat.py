@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompletion
 from app.api.streaming import answer_turn
 from app.domain.clock import without_times
-from app.domain.content import custom_call_json, is_custom, tool_call_json, tool_name
+from app.domain.content import canonical_bytes, custom_call_json, is_custom, tool_call_json, tool_name
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingMessage
@@ -193,7 +194,14 @@ def _request(call: Call, body: ChatIn, idempotency_key: str | None) -> ChatReque
         request_sha256=request_sha256(raw),
         idempotency_key=idempotency_key,
         is_retry=call.is_retry,
+        cache_key=own_cache_key(call),
     )
+
+
+def own_cache_key(call: Call) -> str | None:
+    """The key for the provider's cache that stands for the body's `prompt_cache_key`. Tenants have different keys."""
+    given = call.raw_body.get("prompt_cache_key")
+    return sha256(canonical_bytes([call.tenant_id, given])).hexdigest()[:32] if given else None
 
 
 def recognizable(

@@ -13,7 +13,15 @@ from starlette.responses import Response
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import OPENAI_READ, SESSION_HEADER, Order, openai_refusals, session_answers
 from app.api.response_json import SEALED, ResponseForm, compaction_json, list_json, stored_json
-from app.api.routes.chat import Headers, check_model, in_session, provider_options, recognizable, session_or_name
+from app.api.routes.chat import (
+    Headers,
+    check_model,
+    in_session,
+    own_cache_key,
+    provider_options,
+    recognizable,
+    session_or_name,
+)
 from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas import responses as schemas
 from app.api.schemas.items import DeletedOut, ItemListOut
@@ -230,6 +238,7 @@ def _chat_request(
         within="input",
         compaction=read.compaction,
         lifetime=Lifetime.WITH_RESPONSES,
+        cache_key=own_cache_key(call),
     )
 
 

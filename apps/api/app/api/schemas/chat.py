@@ -171,9 +171,9 @@ class ChatIn(VendorIn):
     modalities: list[Literal["text"]] | None = None
     user: str | None = optional("Whose request it is. Lists of different people never continue the same session.")
     safety_identifier: str | None = None
+    prompt_cache_key: str | None = optional("The key of the provider's prompt cache, for a session that it begins.")
     # Accepted without effect.
     store: bool | None = None
-    prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None

@@ -156,12 +156,12 @@ class ResponseIn(VendorIn):
     top_logprobs: Literal[0] | None = None
     user: str | None = optional("Whose request it is. Lists of different people never continue the same session.")
     safety_identifier: str | None = None
+    prompt_cache_key: str | None = optional("The key of the provider's prompt cache, for a session that it begins.")
     # Accepted without effect.
     include: list[str] | None = None
     max_tool_calls: int | None = None
     client_metadata: dict[str, Any] | None = None
     stream_options: dict[str, Any] | None = None
-    prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
 
@@ -209,10 +209,10 @@ class CompactIn(VendorIn):
     input: InputIn | None = optional("As for a response. New items are stored but not answered.")
     previous_response_id: str | None = optional("The response to continue from.")
     instructions: str | None = optional("Also used to recognize a resent history.")
+    prompt_cache_key: str | None = optional("The key of the provider's prompt cache, for a session that it begins.")
     # Accepted without effect.
     image: dict[str, Any] | None = None
     service_tier: Name | None = None
-    prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
 

@@ -60,8 +60,8 @@ class ChatRequest:
     `directions` are added to the session's instructions. With `after_message_seq`, the session's last message must have
     this number, unless the list repeats it and has no key. `within` is the field of the body that has the list. If the
     client names no session, `known` recognizes it, by the list up to the `anchor`, and one that is made for the request
-    has this `lifetime`: `keeping` is given once it is made. The `messages` may follow a `compaction`. With `all_past`,
-    nothing is answered: everything new is stored.
+    has this `lifetime`: `keeping` is given once it is made. It has the `cache_key`, as one that is made for a name. The
+    `messages` may follow a `compaction`. With `all_past`, nothing is answered: everything new is stored.
     """
 
     messages: tuple[IncomingMessage, ...]
@@ -80,6 +80,7 @@ class ChatRequest:
     compaction: Compaction | None = None
     all_past: bool = False
     lifetime: Lifetime = Lifetime.UNTIL_DELETED
+    cache_key: str | None = None
     keeping: Keeping | None = None
 
     @property

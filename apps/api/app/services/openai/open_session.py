@@ -194,9 +194,10 @@ async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatReque
 
 
 def _new_fields(rt: Runtime, request: ChatRequest) -> JsonObject:
-    """The fields of a session that is made for the request, with its directions."""
+    """The fields of a session that is made for the request, with its directions and its client's key of the cache."""
     instructions = joined_directions(None, request.directions)
-    return with_defaults(rt, {"model_alias": request.model_alias, "instructions": instructions})
+    fields = with_defaults(rt, {"model_alias": request.model_alias, "instructions": instructions})
+    return fields | {"cache_key": request.cache_key}
 
 
 async def _made_for_key(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:

@@ -169,7 +169,7 @@ async def _prepare(record: Record, plan: TurnPlan) -> CompletionRequest:
         recorded_reply=options.recorded_reply,
         options=options.provider_options,
         names_as_text=plan.rows.policy.show_names,
-        cache_key=str(plan.rows.session.id),
+        cache_key=plan.rows.cache_key,
         lasting_messages=plan.decided.prompt.lasting_messages,
         size_bytes=prompt.size_bytes,
         may_repeat=record.repeats.are_allowed if record.repeats else None,

@@ -312,7 +312,7 @@ def _repeating_request(rows: WindowRows, prompt: Prompt, fold: Fold) -> tuple[Co
         # With Anthropic, a tool choice that differs from the turns' prevents cache hits for the messages.
         tool_choice="none" if prompt.tools and not model.reports_cache_writes else None,
         names_as_text=policy.show_names,
-        cache_key=str(rows.session.id),
+        cache_key=rows.cache_key,
         lasting_messages=prompt.message_count,
     )
     more_tokens = sum(rows.estimate(message["content"]) + MESSAGE_FRAMING_TOKENS for message in behind)

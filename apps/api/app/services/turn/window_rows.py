@@ -65,6 +65,12 @@ class WindowRows:
         return HEURISTIC if self.fell_back else self.estimate.encoding
 
     @property
+    def cache_key(self) -> str | None:
+        """The key by which the provider finds the cache of the session's prompts. The only request of a session has
+        none unless its client gave one: the provider then finds the cache by the beginning of the prompt."""
+        return self.session.cache_key or (None if self.policy.is_single else str(self.session.id))
+
+    @property
     def turn_count(self) -> int:
         return self.kept.turn_count + len(self.turns)
 
