@@ -79,6 +79,44 @@ def test_rounds_of_tools_go_on_in_the_session(database_url: str, tmp_path: Path)
         assert [turn["status"] for turn in at.turns(first)] == ["completed"] * 3
 
 
+@pytest.mark.parametrize("headers", [{}, {"x-session-id": "agent"}])
+def test_a_client_that_forgets_all_calls_of_a_reply_but_the_first_stays_in_one_session(
+    database_url: str, tmp_path: Path, headers: dict[str, str]
+) -> None:
+    script = (say(None, "c1", "c2"), say(None, "d1", "d2", "d3"), say("Found."), say("Bye."))
+    with chat_service(database_url, tmp_path, *script) as at:
+        history: list[Any] = [user("Look up")]
+        sessions: set[str] = set()
+        for call_id in ("c1", "d1"):
+            session_id, reply = post(at, history, tools=TOOLS, extra_headers=headers)
+            first = reply.model_dump(exclude_none=True) | {"tool_calls": [reply.tool_calls[0].model_dump()]}
+            history += [first, {"role": "tool", "tool_call_id": call_id, "content": "found"}]
+            sessions.add(session_id)
+        session_id, reply = post(at, history, tools=TOOLS, extra_headers=headers)
+        assert {
+            session_id,
+            *sessions,
+            *talk(at, [*history, reply], "Bye", tools=TOOLS, extra_headers=headers),
+        } == sessions
+        assert [turn["status"] for turn in at.turns(session_id)] == ["completed"] * 2
+        outputs = [(each["tool_call_id"], each["content"]) for each in at.sent() if each["role"] == "tool"]
+        not_run = [(call_id, "Not run.") for call_id in ("c2", "d2", "d3")]
+        assert outputs == [("c1", "found"), not_run[0], ("d1", "found"), *not_run[1:]]
+        assert [each["content"] for each in at.sent() if each["role"] == "user"] == ["Look up", "Bye"]
+
+
+def test_two_replies_to_one_list_whose_calls_have_the_same_ids_are_never_mixed(
+    database_url: str, tmp_path: Path
+) -> None:
+    calls = [[tool_call("0", "look_up", {"id": "a"}), tool_call("1", "look_up", {"id": of})] for of in "bc"]
+    with chat_service(database_url, tmp_path, *(say(None, *each) for each in calls), say("Found.")) as at:
+        replies = [post(at, [user("Look up")], tools=TOOLS)[1].model_dump(exclude_none=True) for _ in calls]
+        outputs = [{"role": "tool", "tool_call_id": call_id, "content": "found"} for call_id in "01"]
+        for reply, called in [*zip(replies, calls, strict=True)][::-1]:  # the older one is found first
+            post(at, [user("Look up"), reply, *outputs], tools=TOOLS)
+            assert at.sent()[1]["tool_calls"] == called
+
+
 def test_a_branch_with_other_outputs_of_tools_has_these_alone(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say(None, "c1"), say("Paid."), say("Open.")) as at:
         session_id, reply = post(at, [user("Look up")], tools=TOOLS)

@@ -71,10 +71,11 @@ def test_a_reply_is_recognized_in_the_forms_that_clients_resend_it_in(again: dic
     assert resent.beginnings == (with_reply(answered.whole, " Hello there", ()),)
 
 
-def test_tool_calls_count_by_id_name_and_arguments() -> None:
+def test_the_first_tool_call_counts_by_id_name_and_arguments_and_further_ones_may_be_left_out() -> None:
     calls = [CALL, ToolCall("c2", CALL.name, CALL.arguments), ToolCall("c1", CALL.name, "{}")]
     digests = {with_reply(b"", None, [call]) for call in calls}
     assert len(digests) == 3
+    assert with_reply(b"", None, calls[:2]) == with_reply(b"", None, [CALL])
 
 
 def test_a_long_list_is_recognized_by_its_newest_beginnings() -> None:

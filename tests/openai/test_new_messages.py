@@ -21,8 +21,8 @@ PARTS: Any = [{"type": "text", "text": "u2"}]
 
 
 def listed(*words: str) -> list[IncomingMessage]:
-    """A list in short: `u…` the user, `a…` the assistant, `c…` its call of that id, `t…` that call's result,
-    which differs after a `=`."""
+    """A list in short: `u…` the user, `a…` the assistant, `c…` its call of that id, or calls of several with `+`,
+    `t…` a call's result, which differs after a `=`."""
     return [_incoming(place, word) for place, word in enumerate(words)]
 
 
@@ -31,7 +31,9 @@ def _incoming(place: int, word: str) -> IncomingMessage:
         case "u":
             return IncomingMessage(place, "user", word)
         case "c":
-            return IncomingMessage(place, "assistant", None, (ToolCall(word[1:], "f", "{}"),))
+            return IncomingMessage(
+                place, "assistant", None, tuple(ToolCall(call_id, "f", "{}") for call_id in word[1:].split("+"))
+            )
         case "t":
             call_id, _, other = word[1:].partition("=")
             return IncomingMessage(place, "tool", other or "result", tool_call_id=call_id)
@@ -63,13 +65,37 @@ def stored(*turns: str) -> list[Message]:
 
 def words(incoming: Sequence[IncomingMessage]) -> list[str]:
     return [
-        f"c{incoming.tool_calls[0].id}"
+        "c" + "+".join(call.id for call in incoming.tool_calls)
         if incoming.tool_calls
         else f"t{incoming.tool_call_id}" + ("" if incoming.content == "result" else f"={incoming.content}")
         if incoming.role == "tool"
         else str(incoming.content)
         for incoming in incoming
     ]
+
+
+@pytest.mark.parametrize(
+    ("past", "sent", "new"),
+    [
+        ("u1 cx+y", "u1 cx tx", "tx ty=Not_run."),
+        ("u1 cx+y+z", "u1 cx+z tz tx", "tz tx ty=Not_run."),
+        ("u1 cx+y", "cx tx u2", "tx ty=Not_run. u2"),
+        ("u1 cx+y tx ty=Not_run. cz", "u1 cx tx cz tz", "tz"),
+        ("u1 cx+y tx ty=Not_run. a1", "u1 cx tx a1 u2", "u2"),
+        ("u1 cx+y tx ty=Not_run. a1", "u1 cx tx", None),
+        ("u1 cx+y", "u1 cx u2", "u2"),
+        # Some models give the calls of each reply the same ids.
+        ("u1 cx+y tx ty cx", "u1 cx+y tx ty cx tx", "tx"),
+        ("u1 cx+y", "u1 cy ty", "u1 cy ty"),
+        ("u1 cx", "u1 cx+y tx ty", "u1 cx+y tx ty"),
+    ],
+)
+def test_calls_that_a_client_left_out_of_a_reply_were_not_run(past: str, sent: str, new: str | None) -> None:
+    kept = [
+        replace(message, content=message.content and str(message.content).replace("_", " ")) for message in stored(past)
+    ]
+    news = new_messages(listed(*sent.split()), kept)
+    assert (None if news is None else [word.replace(" ", "_") for word in words(news)]) == (new and new.split())
 
 
 @pytest.mark.parametrize(
@@ -203,7 +229,7 @@ def test_outputs_of_calls_that_were_made_together_are_known_in_any_order() -> No
     ]
     sent = [IncomingMessage(0, "user", "u1"), IncomingMessage(1, "assistant", None, calls)]
     assert new_messages([*sent, *listed("ty", "tx")], past) is None
-    assert words(new_messages([*sent, *listed("ty=2", "tx")], past) or ()) == ["u1", "cx", "ty=2", "tx"]
+    assert words(new_messages([*sent, *listed("ty=2", "tx")], past) or ()) == ["u1", "cx+y", "ty=2", "tx"]
 
 
 def test_several_messages_of_the_user_are_known_again_as_the_one_that_was_stored() -> None:

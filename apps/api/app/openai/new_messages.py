@@ -3,8 +3,8 @@
 Chat clients send the whole history, its newest part, or only the newest message with every request. The newest of the
 list's assistant messages that the session has is looked up. The messages after it are new, except those that are stored
 too: the messages of a turn without an answer. A client may have changed an assistant message (for example by removing
-reasoning); then it is matched by the message before it, the user's or a tool's result. Consecutive messages of the user
-are compared as one, as a turn stores them.
+reasoning); then it is matched by the message before it, the user's or a tool's result. Of a reply with several calls it
+may have only some. Consecutive messages of the user are compared as one, as a turn stores them.
 
 If a client names no session, its conversation is recognized by digests. A digest stands for the beginning of a list,
 from the owner and the instructions through one of its messages. It is the SHA-256 of the previous digest and that
@@ -15,20 +15,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import groupby, takewhile
+from itertools import groupby, takewhile, zip_longest
 from typing import TypeAlias
 
 from app.domain.content import call_input, canonical_bytes, canonical_json, content_text
 from app.domain.errors import InvalidRequest
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Content, JsonObject, Message, ToolCall, TurnId
+from app.domain.types import Content, Message, ToolCall, TurnId
 from app.openai.chat_messages import IncomingTurn, as_one, check_pairing, cut_turns, misplaced
 
 _Key: TypeAlias = tuple[Hashable, ...]
 
 BEGIN, CONTINUE = "Begin.", "Continue."
 """The user's message after instructions alone, and after a list that ends with the assistant's reply."""
+NOT_RUN = "Not run."
+"""The output of a call that the client left out of a reply."""
 _MOST_AS_ONE = 16
 _MOST_REPLIES = 64
 """Most replies of a list, from the newest that is stored on, among which the session's newest is looked for."""
@@ -80,6 +82,7 @@ def new_messages(
     """The messages that the session does not have; None if the list requests the newest turn again. `stored` has the
     session's newest messages by time, without those of rejected turns. Calls that are answered otherwise than before
     begin a branch, which is a turn of its own: the stored messages of their turn up to them are before the outputs."""
+    messages = _with_left_out(messages, stored)
     tail, known = _after_common(messages, stored, anchor)
     at, taken = _repeated(tail, known)
     if at == len(tail) and at:
@@ -98,6 +101,7 @@ def new_messages(
 def goes_on(messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None = None) -> bool:
     """Whether a list has the newest reply of the session with all that got no answer after it, or repeats the messages
     that it answered. One that ends before calls whose outputs got no answer does not: these are not in it."""
+    messages = _with_left_out(messages, stored)
     tail, known = _after_common(messages, stored, anchor)
     is_whole = _repeated(tail, known)[1] == len(known)
     if is_whole and len(tail) < len(messages):
@@ -141,6 +145,36 @@ def _outputs_first(
     if led and not waiting:
         raise misplaced(messages[0], "This answers no open tool call.")
     return tuple(messages[:led]), tuple(messages[led:])
+
+
+def is_part(reply: IncomingMessage, stored: Message) -> bool:
+    """Whether all calls of a reply in a list are calls of the stored one."""
+    calls = [_form_of(call) for call in stored.tool_calls]
+    return all(_form_of(call) in calls for call in reply.tool_calls)
+
+
+def _with_left_out(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> Sequence[IncomingMessage]:
+    """The list with the calls that the client left out of stored replies, whose first calls it ran: their outputs say
+    that they were not run. gptme runs one call of a reply, and forgets the others."""
+    whole = {message.tool_calls[0].id: message for message in stored if len(message.tool_calls) > 1}
+    if not whole:
+        return messages
+    exact = {_key(message) for message in stored if message.tool_calls}
+    found: list[IncomingMessage] = []
+    left_out: list[ToolCall] = []
+    for message, after in zip_longest(messages, messages[1:]):
+        reply = whole.get(message.tool_calls[0].id) if message.tool_calls else None
+        if reply and _key(message) not in exact and is_part(message, reply):
+            ids = {call.id for call in message.tool_calls}
+            left_out = [call for call in reply.tool_calls if call.id not in ids]
+            found.append(replace(message, tool_calls=reply.tool_calls))
+        else:
+            found.append(message)
+        if after is None or after.role != "tool":
+            if message.role == "tool":
+                found += [replace(message, content=NOT_RUN, tool_call_id=call.id) for call in left_out]
+            left_out = []
+    return found
 
 
 def _after_common(
@@ -339,17 +373,18 @@ def with_reply(whole: bytes, text: str | None, calls: Sequence[ToolCall]) -> byt
 def _after(before: bytes, role: str, content: Content, calls: Sequence[ToolCall], call_id: str | None) -> bytes:
     # Clients send a text as a string or as a part, trim what a model wrote, and may format arguments anew. Some send a
     # text beside calls that had none, so the text of a message with calls is left out; the ids of its calls are enough.
-    # n8n's agent adds that text, and to the input of each call the call's id.
+    # n8n's agent adds that text, and to the input of each call the call's id. gptme keeps the first call alone.
     is_text = content is None or isinstance(content, str) or all(part.get("type") == "text" for part in content)
     form = [
         role,
         None if calls else content_text(content).strip() if is_text else content,
-        [[call.id, call.name, canonical_json(_input_without_id(call))] for call in calls],
+        [_form_of(call) for call in calls[:1]],
         call_id,
     ]
     return hashlib.sha256(before + canonical_bytes(form)).digest()
 
 
-def _input_without_id(call: ToolCall) -> JsonObject:
+def _form_of(call: ToolCall) -> list[str]:
     given = call_input(call.arguments)
-    return {name: value for name, value in given.items() if (name, value) != ("id", call.id)}
+    without_id = {name: value for name, value in given.items() if (name, value) != ("id", call.id)}
+    return [call.id, call.name, canonical_json(without_id)]

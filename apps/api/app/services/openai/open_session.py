@@ -26,7 +26,7 @@ from app.domain.types import (
     TurnStatus,
 )
 from app.openai.items import joined_directions
-from app.openai.new_messages import Anchor, goes_on, with_reply
+from app.openai.new_messages import Anchor, goes_on, is_part, with_reply
 from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, compared_messages, complete_chat, divided
 from app.services.runtime import Runtime, retried
@@ -218,6 +218,11 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
     if turn is None:
         return None
     session = SessionRef(tenant_id, turn.session_id)
+    reply = [message for message in request.messages if message.role == "assistant"][-1 - turn.place]
+    if len(reply.tool_calls) > 1:  # the digest has the first one, and the calls of another reply may have the same ids
+        messages = await rt.database.run(messages_of_turn, session.id, turn.turn_id)
+        if not any(is_part(reply, message) for message in messages):
+            return None
     again = replace(request, all_new=False, anchor=Anchor(turn.turn_id, turn.place))
     if turn.is_repeated:
         return Target(session, again)
