@@ -26,11 +26,19 @@ def read(*messages: tuple[str, Any]) -> list[IncomingMessage]:
     return list(read_list(None, [{"role": role, "content": content} for role, content in messages]).messages)
 
 
-def test_neighbours_of_one_role_are_one_message_at_the_place_of_the_first() -> None:
+def test_neighbours_are_one_reply_at_the_place_of_the_first_and_a_users_texts_stay_messages_behind_the_results() -> (
+    None
+):
     use = {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}}
     assert read(("user", "One"), ("user", [text("Two")]), ("assistant", "Let "), ("assistant", [text("me."), use])) == [
-        IncomingMessage(0, "user", "One\n\nTwo"),
+        IncomingMessage(0, "user", "One"),
+        IncomingMessage(1, "user", "Two"),
         IncomingMessage(2, "assistant", "Let me.", (ToolCall("a", "f", '{"x":1}'),)),
+    ]
+    assert read(("user", "One"), ("user", [result("a")]), ("user", [text("Two"), text("Three")])) == [
+        IncomingMessage(1, "tool", "found", tool_call_id="a"),
+        IncomingMessage(0, "user", "One"),
+        IncomingMessage(2, "user", "Two\n\nThree"),
     ]
 
 

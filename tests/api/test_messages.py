@@ -15,7 +15,7 @@ from app.domain.types import ToolCall
 from tests.api.chatting import chat_service, say
 from tests.api.messaging import TOOLS, anthropic_at, create, post, result, said, text, user
 from tests.api.test_auth import make_key
-from tests.providers.server import Answer
+from tests.providers.server import Answer, Seen
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 16).decode()
@@ -71,6 +71,22 @@ def test_a_tool_loop_is_one_turn_with_what_the_agent_says_beside_its_results(
         (session,) = at.http.get("/v1/sessions").json()["items"]
         assert [turn["status"] for turn in at.turns(session["id"])] == ["completed", "completed"]
         assert at.model.seen[-1].json["tools"][0]["function"]["parameters"] == TOOLS[0]["input_schema"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-session-id": "mine"}])
+def test_a_message_without_an_answer_stands_once_before_the_next_one(
+    database_url: str, tmp_path: Path, headers: dict[str, str]
+) -> None:
+    def refuse(_request: Seen) -> Answer:
+        return Answer({"error": {"message": "no"}}, status=400)
+
+    script = [say(None, "a"), refuse, say("Done.")]
+    with chat_service(database_url, tmp_path, *script) as at:
+        use = {"type": "tool_use", "id": "a", "name": "look_up", "input": {"id": "a"}}
+        messages = [user("One"), {"role": "assistant", "content": [use]}, user(result("a")), user("Two"), user("Three")]
+        statuses = [post(at, {"messages": messages[:end], "tools": TOOLS}, **headers).status_code for end in (1, 4, 5)]
+        assert statuses == [200, 400, 200]
+        assert [message["content"] for message in at.sent()] == ["One", None, "found", "Two", "Three"]
 
 
 def test_results_that_do_not_answer_exactly_the_open_calls_are_refused(database_url: str, tmp_path: Path) -> None:
@@ -311,7 +327,7 @@ def test_a_key_is_taken_from_either_header(database_url: str, tmp_path: Path) ->
             },
             "messages.0.content.0.content.0.source.data",
         ),
-        ({"messages": [user("a"), user(result("x"))]}, "messages.0: This answers no open tool call."),
+        ({"messages": [user("a"), user(result("x"))]}, "messages.1: This answers no open tool call."),
         ({"messages": [user("a"), {"role": "assistant", "content": "It is"}]}, "messages.1"),
         ({"messages": [user(text(" "))]}, "messages.0: The content is empty."),
         ({"tool_choice": {"type": "tool", "name": "none"}}, "tool_choice"),

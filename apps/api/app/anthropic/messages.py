@@ -1,7 +1,8 @@
 """Anthropic's lists of messages -> messages in the neutral form; and a model's reply in Anthropic's form.
 
 Consecutive messages of one role are one message in Anthropic's API. A user message may have tool results and text: each
-result becomes a message, and these come first.
+result becomes a message, and these come first. Texts of several user messages stay messages of their own, as in a chat
+client's list: the first of them may have been sent before, and got no answer.
 """
 
 from __future__ import annotations
@@ -31,18 +32,21 @@ _ELEMENT: Final = re.compile(r"\s*<([A-Za-z][\w-]*)>")
 def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[str, Any]]) -> IncomingList:
     """Splits a request whose form has been validated (`api/schemas/messages.py`).
 
-    The place of joined messages is that of the first. A system message in the list keeps its position and becomes
-    marked text of the user, because instructions would never leave the window again. Messages before the last
-    compaction with content are left out (`IncomingList.of`). Raises `InvalidRequest`, with the message's index, for a
-    compaction that this service did not make.
+    The place of a joined reply is that of the first of its messages. A system message in the list keeps its position
+    and becomes marked text of the user, because instructions would never leave the window again. Messages before the
+    last compaction with content are left out (`IncomingList.of`). Raises `InvalidRequest`, with the message's index,
+    for a compaction that this service did not make.
     """
     read: list[IncomingMessage] = []
     before: list[IncomingMessage] = []
     compaction: Compaction | None = None
     for is_reply, group in groupby(enumerate(messages), key=lambda each: each[1]["role"] == "assistant"):
-        neighbours = list(group)
-        place = neighbours[0][0]
-        blocks = [block for _, message in neighbours for block in _blocks_of(message)]
+        placed = [(place, _blocks_of(message)) for place, message in group]
+        if not is_reply:
+            read += _of_user(placed)
+            continue
+        place = placed[0][0]
+        blocks = [block for _, of_message in placed for block in of_message]
         rest = blocks
         if made := [at for at, block in enumerate(blocks) if _is_compaction(block)]:
             compaction = read_handle(blocks[made[-1]].get("encrypted_content"), str(place), "content")
@@ -51,7 +55,7 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
         # A compaction without content is of a model that made no summary. An empty reply is a message all the same.
         rest = [block for block in rest if block["type"] != "compaction"]
         if rest or not blocks:
-            read += [_reply(place, rest)] if is_reply else _of_user(place, rest)
+            read.append(_reply(place, rest))
     return IncomingList.of(_directions(system), read, before, compaction)
 
 
@@ -132,20 +136,24 @@ def _thought(block: Block) -> JsonObject:
     return {"type": block["type"], **{name: block.get(name) or "" for name in fields}}
 
 
-def _of_user(place: int, blocks: Sequence[Block]) -> list[IncomingMessage]:
-    results = [block for block in blocks if block["type"] == "tool_result"]
-    words: list[Block] = []
+def _of_user(placed: Sequence[tuple[int, Sequence[Block]]]) -> list[IncomingMessage]:
+    results = [(place, block) for place, blocks in placed for block in blocks if block["type"] == "tool_result"]
+    users: list[IncomingMessage] = []
     notes: list[Block] = []
-    for block in blocks:
-        if block["type"] != "tool_result":
-            is_note = results and block["type"] == "text" and _is_note(block["text"])
-            (notes if is_note else words).append(block)
+    for place, blocks in placed:
+        words: list[Block] = []
+        for block in blocks:
+            if block["type"] != "tool_result":
+                is_note = results and block["type"] == "text" and _is_note(block["text"])
+                (notes if is_note else words).append(block)
+        if words:
+            users.append(IncomingMessage(place, "user", _content(words)))
     last = len(results) - 1
     outputs = [
         IncomingMessage(place, "tool", _output(result, notes if at == last else ()), tool_call_id=result["tool_use_id"])
-        for at, result in enumerate(results)
+        for at, (place, result) in enumerate(results)
     ]
-    return [*outputs, IncomingMessage(place, "user", _content(words))] if words or not results else outputs
+    return [*outputs, *users] or [IncomingMessage(placed[0][0], "user", _content(()))]
 
 
 def _is_note(text: str) -> bool:
