@@ -11,7 +11,7 @@ from app.anthropic.messages import conversation_of, is_complete, read_list, thin
 from app.domain.content import call_input
 from app.domain.incoming import IncomingMessage
 from app.domain.types import JsonObject, ToolCall
-from app.openai.new_messages import known_list, with_reply
+from app.openai.known_lists import known_list, with_reply
 
 
 def text(words: str) -> dict[str, Any]:

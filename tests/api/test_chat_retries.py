@@ -17,7 +17,7 @@ import pytest
 from tests.api.chatting import TOOLS, Hasty, chat_service, say
 from tests.api.conftest import PATIENCE_S, new_session, until_heard
 from tests.api.test_chat import assistant, user
-from tests.providers.server import Answer, Stream
+from tests.providers.server import Answer, Seen, Stream
 
 BROKEN = Answer({"error": {"message": "no such thing", "type": "invalid_request_error"}}, status=404)
 
@@ -57,6 +57,31 @@ def test_after_a_failure_another_message_goes_on_and_the_unanswered_one_is_kept_
         ask(model="main", messages=[user("First"), user("Second")], extra_headers=headers)
         assert at.sent() == [user("First"), user("Second")]
         assert [turn["status"] for turn in at.turns(headers["X-Session-Id"])] == ["failed", "completed"]
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages", "responses"])
+def test_a_message_that_a_provider_refused_leaves_a_named_session_with_the_list_that_lacks_it(
+    database_url: str, tmp_path: Path, path: str
+) -> None:
+    def play(request: Seen) -> Answer:
+        if any(message["content"] == "Bad" for message in request.json["messages"]):
+            return Answer({"error": {"message": "no"}}, status=400)
+        return Answer({"choices": [{"message": assistant("Ok."), "finish_reason": "stop"}]})
+
+    with chat_service(database_url, tmp_path, play) as at:
+        headers, field = {"X-Session-Id": new_session(at.http)}, "input" if path == "responses" else "messages"
+
+        def ask(*messages: Any) -> int:
+            body = {"model": "main", field: messages} | ({"max_tokens": 9} if path == "messages" else {})
+            return at.http.post(f"/v1/{path}", json=body, headers=headers).status_code
+
+        begun = (user("First"), assistant("Ok."))
+        assert [ask(user("First")), ask(*begun, user("Bad")), ask(*begun, user("Good"))] == [200, 400, 200]
+        assert at.sent() == [*begun, user("Good")]
+        assert ask(*begun, user("Good"), assistant("Ok."), user("Last")) == 200
+        assert at.sent() == [*begun, user("Good"), assistant("Ok."), user("Last")]
+        ends = [(turn["status"], turn["user_input"]) for turn in at.turns(headers["X-Session-Id"])]
+        assert ends == [("completed", "First"), ("failed", ""), ("completed", "Good"), ("completed", "Last")]
 
 
 @pytest.mark.parametrize(

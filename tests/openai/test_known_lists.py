@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.domain.incoming import IncomingMessage
 from app.domain.types import ToolCall
 from app.openai.chat_messages import read_messages
-from app.openai.new_messages import known_list, with_reply
+from app.openai.known_lists import known_list, with_reply
 
 OWNER = ("acme", "Bearer k", "main", "Be brief.")
 CALL = ToolCall("c1", "look_up", '{"id": 1}')

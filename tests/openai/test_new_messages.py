@@ -15,7 +15,7 @@ from app.domain.frozen import replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Message, MessageId, ToolCall, TurnId
 from app.openai.chat_messages import as_one, check_pairing, cut_turns, read_messages
-from app.openai.new_messages import Anchor, goes_on, new_messages, next_step
+from app.openai.new_messages import Anchor, goes_on, lacking, new_messages, next_step
 
 PARTS: Any = [{"type": "text", "text": "u2"}]
 
@@ -72,6 +72,29 @@ def words(incoming: Sequence[IncomingMessage]) -> list[str]:
         else str(incoming.content)
         for incoming in incoming
     ]
+
+
+@pytest.mark.parametrize(
+    ("past", "sent", "gone"),
+    [
+        (["u1 a1", "u2"], "u1 a1 u3", "u2"),
+        (["u1 a1", "u2"], "a1 u3", "u2"),
+        (["u1 a1", "u2", "u3"], "u1 a1 u4", "u2 u3"),
+        (["u1 a1", "u2", "u3"], "u1 a1 u2 u4", "u3"),
+        (["u1 a1", "u2", "u3"], "u1 a1 u2", "u2 u3"),
+        (["u1 a1", "u2"], "u1 a1 u2 u3", ""),
+        (["u1 a1", "u2"], "u1 a1 u2 own u3", ""),
+        (["u1 a1", "u2 cx tx"], "u1 a1 u2 cx tx=2", "u2 cx tx"),
+        (["u1 a1", "u2 cx tx"], "u1 a1 u2 cx u3", "tx"),
+        (["u1 cx", "tx u2"], "u1 cx tx u3", "u2"),
+        # It may be the client's newest message alone.
+        (["u1 a1", "u2"], "u3", ""),
+        (["u1"], "u2", ""),
+    ],
+)
+def test_a_list_lacks_what_it_does_not_have_behind_its_newest_reply(past: list[str], sent: str, gone: str) -> None:
+    found = lacking(listed(*sent.split()), stored(*past))
+    assert words([IncomingMessage.of_stored(0, message) for message in found]) == gone.split()
 
 
 @pytest.mark.parametrize(

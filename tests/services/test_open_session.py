@@ -13,7 +13,7 @@ from app.domain.frozen import replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime, ResponseNote
 from app.domain.types import SessionRef, ToolCall, TurnStatus
-from app.openai.new_messages import known_list
+from app.openai.known_lists import known_list
 from app.services.archive.transfer import fork_session
 from app.services.openai.chat import ChatRequest
 from app.services.openai.open_session import Target, open_session, respond

@@ -5,25 +5,21 @@ list's assistant messages that the session has is looked up. The messages after 
 too: the messages of a turn without an answer. A client may have changed an assistant message (for example by removing
 reasoning); then it is matched by the message before it, the user's or a tool's result. Of a reply with several calls it
 may have only some. Consecutive messages of the user are compared as one, as a turn stores them.
-
-If a client names no session, its conversation is recognized by digests. A digest stands for the beginning of a list,
-from the owner and the instructions through one of its messages. It is the SHA-256 of the previous digest and that
-message. A turn stores the digest of the list that it answered and its reply: the client's next list begins with them.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby, takewhile, zip_longest
 from typing import TypeAlias
 
-from app.domain.content import call_input, canonical_bytes, canonical_json, content_text
+from app.domain.content import canonical_json, content_text
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, Message, ToolCall, TurnId
 from app.openai.chat_messages import IncomingTurn, as_one, check_pairing, cut_turns, misplaced
+from app.openai.known_lists import is_part
 
 _Key: TypeAlias = tuple[Hashable, ...]
 
@@ -44,12 +40,14 @@ _LONGEST_RUN = 64
 class NextStep:
     """How new messages are processed: `outputs` answer the open calls of the stored turn that waits for tools. `past`
     is stored as turns. Then the model is called: with the user's `message` of a new turn; or, if that is None, with
-    `last_outputs`, which answer the open calls at the end of `past`; or, without those, with `outputs`."""
+    `last_outputs`, which answer the open calls at the end of `past`; or, without those, with `outputs`. `lacking` are
+    stored messages that the list does not have."""
 
     outputs: tuple[IncomingMessage, ...]
     past: tuple[IncomingTurn, ...]
     message: IncomingMessage | None = None
     last_outputs: tuple[IncomingMessage, ...] = ()
+    lacking: tuple[Message, ...] = ()
 
     @property
     def goes_on(self) -> bool:
@@ -91,11 +89,33 @@ def new_messages(
         if not unseen or (unseen[0].role == "assistant" and unseen[0].turn_id == stored[-1].turn_id):
             return None
         at = 0
+    before = () if at else _before_branch(tail, known, stored)
+    return (*(IncomingMessage.of_stored(tail[0].place, message) for message in before), *tail[at:])
+
+
+def lacking(
+    messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None = None
+) -> tuple[Message, ...]:
+    """The stored messages after the newest reply of the list that are not in the list, or again in `new_messages`. None
+    if no reply is common: then the list may be only the newest messages of the client's."""
+    messages = _with_left_out(messages, stored)
+    tail, known = _after_common(messages, stored, anchor)
+    if len(tail) == len(messages):
+        return ()
+    at, taken = _repeated(tail, known)
+    if 0 < at < len(tail):
+        return tuple(known[taken:])
+    return (*_before_branch(tail, known, stored), *known)
+
+
+def _before_branch(
+    tail: Sequence[IncomingMessage], known: Sequence[Message], stored: Sequence[Message]
+) -> Sequence[Message]:
+    """The stored messages before outputs of a turn, if the list answers the same calls in a branch."""
     outputs = _outputs_by_call(tail)
-    if at or not outputs or outputs.keys() != _outputs_by_call(known).keys():
-        return tuple(tail[at:])
-    before = [message for message in stored[: len(stored) - len(known)] if message.turn_id == known[0].turn_id]
-    return (*(IncomingMessage.of_stored(tail[0].place, message) for message in before), *tail)
+    if not outputs or outputs.keys() != _outputs_by_call(known).keys():
+        return ()
+    return [message for message in stored[: len(stored) - len(known)] if message.turn_id == known[0].turn_id]
 
 
 def goes_on(messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None = None) -> bool:
@@ -145,12 +165,6 @@ def _outputs_first(
     if led and not waiting:
         raise misplaced(messages[0], "This answers no open tool call.")
     return tuple(messages[:led]), tuple(messages[led:])
-
-
-def is_part(reply: IncomingMessage, stored: Message) -> bool:
-    """Whether all calls of a reply in a list are calls of the stored one."""
-    calls = [_form_of(call) for call in stored.tool_calls]
-    return all(_form_of(call) in calls for call in reply.tool_calls)
 
 
 def _with_left_out(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> Sequence[IncomingMessage]:
@@ -339,52 +353,3 @@ def _content_key(content: Content) -> str:
     if len(content) == 1 and content[0].get("type") == "text":
         return str(content[0].get("text")).strip()
     return canonical_json(content)
-
-
-_MOST_BEGINNINGS = 64
-"""Most beginnings of a list that are looked up, longest first. If only a shorter one is known, the list is new."""
-
-
-@frozen
-class KnownList:
-    """The digests by which a list is recognized, each of 32 bytes: of its beginnings that end with an assistant
-    message, longest first, and of the whole list."""
-
-    beginnings: tuple[bytes, ...]
-    whole: bytes
-
-
-def known_list(owner: Sequence[str | None], messages: Sequence[IncomingMessage]) -> KnownList:
-    """The digests of a list of this owner. Lists of different owners never have a digest in common."""
-    digest = hashlib.sha256(canonical_bytes(list(owner))).digest()
-    beginnings: list[bytes] = []
-    for message in messages:
-        digest = _after(digest, message.role, message.content, message.tool_calls, message.tool_call_id)
-        if message.role == "assistant":
-            beginnings.append(digest)
-    return KnownList(tuple(reversed(beginnings[-_MOST_BEGINNINGS:])), digest)
-
-
-def with_reply(whole: bytes, text: str | None, calls: Sequence[ToolCall]) -> bytes:
-    """The digest of a list and the assistant's reply to it."""
-    return _after(whole, "assistant", text, calls, None)
-
-
-def _after(before: bytes, role: str, content: Content, calls: Sequence[ToolCall], call_id: str | None) -> bytes:
-    # Clients send a text as a string or as a part, trim what a model wrote, and may format arguments anew. Some send a
-    # text beside calls that had none, so the text of a message with calls is left out; the ids of its calls are enough.
-    # n8n's agent adds that text, and to the input of each call the call's id. gptme keeps the first call alone.
-    is_text = content is None or isinstance(content, str) or all(part.get("type") == "text" for part in content)
-    form = [
-        role,
-        None if calls else content_text(content).strip() if is_text else content,
-        [_form_of(call) for call in calls[:1]],
-        call_id,
-    ]
-    return hashlib.sha256(before + canonical_bytes(form)).digest()
-
-
-def _form_of(call: ToolCall) -> list[str]:
-    given = call_input(call.arguments)
-    without_id = {name: value for name, value in given.items() if (name, value) != ("id", call.id)}
-    return [call.id, call.name, canonical_json(without_id)]

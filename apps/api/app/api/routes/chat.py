@@ -30,7 +30,7 @@ from app.domain.incoming import IncomingMessage
 from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, ToolCall, Usage
 from app.openai.chat_messages import read_messages, with_calls
 from app.openai.items import joined_directions
-from app.openai.new_messages import known_list
+from app.openai.known_lists import known_list
 from app.services.openai.chat import ChatRequest, answerable
 from app.services.openai.open_session import Target, open_session, respond
 from app.services.runtime import Runtime

@@ -19,13 +19,14 @@ from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
 from app.domain.types import FAILED_STATUSES, OPEN_STATUSES, Message, SessionRef, TurnId, TurnStatus
+from app.openai.known_lists import KnownList
 from app.openai.new_messages import (
     BEGIN,
     CONTINUE,
     Anchor,
-    KnownList,
     NextStep,
     answerable_list,
+    lacking,
     new_messages,
     next_step,
     past_step,
@@ -114,7 +115,8 @@ async def complete_chat(
 
     What the list has beyond the session (contract.md, decision 18) is stored as past turns. A turn that waits for tools
     continues with their outputs. It is completed if a user message follows the outputs, and cancelled if there is one
-    instead of them. If the list ends with the messages of the newest turn, that turn is run again if it failed or was
+    instead of them. Messages of failed and cancelled turns that the list no longer has are withdrawn. If the list ends
+    with the messages of the newest turn, that turn is run again if it failed or was
     cancelled, else its stored answer is returned. Raises as `take_turn` and `continue_turn`.
     """
     for _ in range(_MOST_TRIES):
@@ -145,7 +147,8 @@ async def _answer_next(
     if step.message is not None:
         after_seq = newest.last_turn_seq + len(step.past)
         turn = turn_of(step.message, request, options, after_seq)
-        turn = replace(turn, additions=additions, past_version=newest.past_version)
+        # What is added compares the session itself, and may change its past.
+        turn = replace(turn, additions=additions, past_version=None if additions else newest.past_version)
         return await take_turn(rt, session, turn, request.idempotency_key, listen)
     history = additions.history if additions else ()
     turn_id = history[-1].last_turn_id if history else newest.turn_id
@@ -283,7 +286,10 @@ async def _read_step(
         return newest, None
     if is_overtaken:
         raise TurnInProgress(_IN_PROGRESS)
-    return newest, await divided(request, new or (), waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+    step = await divided(request, new or (), waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+    if newest.status in FAILED_STATUSES and not request.all_new:
+        step = replace(step, lacking=await _aside(request, partial(lacking, request.messages, stored, request.anchor)))
+    return newest, step
 
 
 async def _additions(
@@ -294,11 +300,11 @@ async def _additions(
     ends = ends_waiting and newest.status is TurnStatus.AWAITING_TOOLS
     # While another turn ran in the session that was found for it, a request with the same key may have got a fork.
     key = None if request.after_message_seq is None else request.session_key
-    if not (ends or step.past or request.directions or request.keeping or key):
+    if not (ends or step.past or step.lacking or request.directions or request.keeping or key):
         return None
     history = await draft_history(rt, request.model_alias, step.past) if step.past else ()
     outputs = await draft_outputs(rt, step.outputs) if ends else None
-    return Additions(newest, outputs, history, request.directions, request.keeping, key)
+    return Additions(newest, outputs, history, request.directions, request.keeping, key, step.lacking)
 
 
 @retried

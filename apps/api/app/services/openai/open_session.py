@@ -26,7 +26,8 @@ from app.domain.types import (
     TurnStatus,
 )
 from app.openai.items import joined_directions
-from app.openai.new_messages import Anchor, goes_on, is_part, with_reply
+from app.openai.known_lists import is_part, with_reply
+from app.openai.new_messages import Anchor, goes_on
 from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, compared_messages, complete_chat, divided
 from app.services.runtime import Runtime, retried

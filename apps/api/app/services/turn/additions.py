@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import groupby
 
 from app.db import sessions as session_store
 from app.db import turns
 from app.db.claims import WaitingTurn, reclaim_turn, waiting_turn
 from app.db.database import Transaction
+from app.db.messages import messages_of_turn, withdraw_messages
 from app.db.records import Added
 from app.db.turns import Newest, append_history
 from app.domain.errors import (
@@ -23,7 +25,7 @@ from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingMessage
 from app.domain.responses import Lifetime
 from app.domain.stored import NewHistory, message_row
-from app.domain.types import JsonObject, SessionRef, TenantId, TurnId, TurnStatus
+from app.domain.types import FAILED_STATUSES, JsonObject, Message, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.items import joined_directions
 from app.services.runtime import Runtime, retried
 from app.services.sessions import insert_checked
@@ -52,7 +54,7 @@ class Additions:
     """What is added to a session whose state is `newest`, all counted. `outputs` answer the calls of the turn that
     waits for tools, which is then completed; if there are none, it is cancelled; None leaves it waiting. `history`
     follows it. `directions` are appended to the session's instructions, each once. With `key`, no session may have been
-    made for a request with this idempotency key."""
+    made for a request with this idempotency key. `lacking` are messages that the client no longer has."""
 
     newest: Newest
     outputs: Sequence[JsonObject] | None
@@ -60,6 +62,7 @@ class Additions:
     directions: tuple[str, ...]
     keeping: Keeping | None = None
     key: str | None = None
+    lacking: Sequence[Message] = ()
 
 
 async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Additions) -> Added:
@@ -74,6 +77,7 @@ async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Addi
     is_new = keeping is not None and keeping.fields is not None
     if not is_new and await turns.newest_of(tx, session, lock=True) != newest:
         raise TurnInProgress("The session went on meanwhile.")
+    await _take_back(tx, session, additions.lacking)
     ended_turn_id = None if additions.outputs is None else newest.turn_id
     if ended_turn_id is not None:
         await _end_waiting(rt, tx, session, ended_turn_id, additions.outputs or ())
@@ -131,6 +135,16 @@ async def _end_waiting(
     check_outputs(waiting, [output["tool_call_id"] for output in outputs])
     await reclaim_turn(tx, session, turn_id, waiting, outputs, rt.turn_lease_s)
     await turns.complete_answered_turn(tx, session.id, turn_id)
+
+
+async def _take_back(tx: Transaction, session: SessionRef, lacking: Sequence[Message]) -> None:
+    """Withdraws those of the messages whose turns failed or were cancelled: one that the provider refuses would be in
+    every later prompt."""
+    for turn_id, group in groupby(lacking, lambda message: message.turn_id):
+        turn = existing(await turns.get_turn(tx, session, turn_id), "session")
+        if turn.status in FAILED_STATUSES:
+            of_turn = await messages_of_turn(tx, session.id, turn_id)
+            await withdraw_messages(tx, session.id, of_turn, [message.seq for message in group])
 
 
 async def _direct(tx: Transaction, session: SessionRef, directions: Sequence[str]) -> tuple[str | None, str | None]:

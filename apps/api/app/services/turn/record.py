@@ -47,7 +47,7 @@ from app.engine.window.cache_break import cache_break
 from app.engine.window.look_back import Read
 from app.engine.window.plan import Assembled
 from app.engine.window.prompt import whole_message_block
-from app.openai.new_messages import with_reply
+from app.openai.known_lists import with_reply
 from app.services.limits import Repeats, all_of, use_of
 from app.services.runtime import Runtime, once_available
 from app.services.turn.outcome import PARAGRAPH, ended_elsewhere, joined_completion
