@@ -24,6 +24,7 @@ from app.domain.types import (
     SessionId,
     SessionRef,
     TenantId,
+    ToolCall,
     Turn,
     TurnId,
     TurnStatus,
@@ -165,6 +166,7 @@ _IN_ORDER = f"""
     WHERE m.session_id = :session_id AND m.turn_id = :turn_id AND NOT m.withdrawn ORDER BY m.seq
 """
 _OF_TURN = sql(_IN_ORDER)
+_NEWEST_CALLS = sql(f"SELECT {NEWEST_CALLS} FROM turns t WHERE t.session_id = :session_id AND t.id = :turn_id")
 _NEWEST_OF_TURN = sql(f"{_IN_ORDER} DESC LIMIT :limit")
 
 _WITHDRAW = sql("""
@@ -322,6 +324,11 @@ async def reply_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId)
     """The reply that a turn ends with; None if it was withdrawn."""
     newest = await _newest_of_turn(tx, session_id, turn_id, 1)
     return newest[0] if newest and newest[0].role == "assistant" else None
+
+
+async def newest_calls(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> tuple[ToolCall, ...]:
+    """The tool calls of the turn's newest reply."""
+    return tool_calls_from_json(await tx.fetchval(_NEWEST_CALLS, session_id=session_id, turn_id=turn_id))
 
 
 async def last_outputs(tx: Transaction, session_id: SessionId, turn_id: TurnId, limit: int) -> dict[str, Content]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from app.domain.content import call_input, canonical_bytes, canonical_json, content_text
 from app.domain.frozen import frozen
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Content, Message, ToolCall
+from app.domain.types import Content, ToolCall
 
 _MOST_BEGINNINGS = 64
 """Most beginnings of a list that are looked up, longest first. If only a shorter one is known, the list is new."""
@@ -44,10 +44,10 @@ def with_reply(whole: bytes, text: str | None, calls: Sequence[ToolCall]) -> byt
     return _after(whole, "assistant", text, calls, None)
 
 
-def is_part(reply: IncomingMessage, stored: Message) -> bool:
+def are_part(calls: Sequence[ToolCall], stored: Sequence[ToolCall]) -> bool:
     """Whether all calls of a reply in a list are calls of the stored one."""
-    calls = [_form_of(call) for call in stored.tool_calls]
-    return all(_form_of(call) in calls for call in reply.tool_calls)
+    forms = [_form_of(call) for call in stored]
+    return all(_form_of(call) in forms for call in calls)
 
 
 def _after(before: bytes, role: str, content: Content, calls: Sequence[ToolCall], call_id: str | None) -> bytes:

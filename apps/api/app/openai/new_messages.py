@@ -19,7 +19,7 @@ from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, Message, ToolCall, TurnId
 from app.openai.chat_messages import IncomingTurn, as_one, check_pairing, cut_turns, misplaced
-from app.openai.known_lists import is_part
+from app.openai.known_lists import are_part
 
 _Key: TypeAlias = tuple[Hashable, ...]
 
@@ -178,7 +178,7 @@ def _with_left_out(messages: Sequence[IncomingMessage], stored: Sequence[Message
     left_out: list[ToolCall] = []
     for message, after in zip_longest(messages, messages[1:]):
         reply = whole.get(message.tool_calls[0].id) if message.tool_calls else None
-        if reply and _key(message) not in exact and is_part(message, reply):
+        if reply and _key(message) not in exact and are_part(message.tool_calls, reply.tool_calls):
             ids = {call.id for call in message.tool_calls}
             left_out = [call for call in reply.tool_calls if call.id not in ids]
             found.append(replace(message, tool_calls=reply.tool_calls))

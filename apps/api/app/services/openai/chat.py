@@ -116,8 +116,8 @@ async def complete_chat(
     What the list has beyond the session (contract.md, decision 18) is stored as past turns. A turn that waits for tools
     continues with their outputs. It is completed if a user message follows the outputs, and cancelled if there is one
     instead of them. Messages of failed and cancelled turns that the list no longer has are withdrawn. If the list ends
-    with the messages of the newest turn, that turn is run again if it failed or was
-    cancelled, else its stored answer is returned. Raises as `take_turn` and `continue_turn`.
+    with the messages of the newest turn, that turn is run again if it failed or was cancelled, else its stored answer
+    is returned. Raises as `take_turn` and `continue_turn`.
     """
     for _ in range(_MOST_TRIES):
         newest, step = await _read_step(rt, session, request)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from app.db import sessions as store
 from app.db.database import PageBounds
-from app.db.messages import messages_of_turn
+from app.db.messages import messages_of_turn, newest_calls
 from app.db.turns import newest_of, page_of_turns, turn_numbers, turns_begun_by
 from app.domain.errors import InvalidRequest, NotFound, RetryLater, existing
 from app.domain.frozen import frozen, replace
@@ -26,7 +26,7 @@ from app.domain.types import (
     TurnStatus,
 )
 from app.openai.items import joined_directions
-from app.openai.known_lists import is_part, with_reply
+from app.openai.known_lists import are_part, with_reply
 from app.openai.new_messages import Anchor, goes_on
 from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, compared_messages, complete_chat, divided
@@ -221,8 +221,8 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
     session = SessionRef(tenant_id, turn.session_id)
     reply = [message for message in request.messages if message.role == "assistant"][-1 - turn.place]
     if len(reply.tool_calls) > 1:  # the digest has the first one, and the calls of another reply may have the same ids
-        messages = await rt.database.run(messages_of_turn, session.id, turn.turn_id)
-        if not any(is_part(reply, message) for message in messages):
+        stored_calls = await rt.database.run(newest_calls, session.id, turn.turn_id)
+        if not are_part(reply.tool_calls, stored_calls):
             return None
     again = replace(request, all_new=False, anchor=Anchor(turn.turn_id, turn.place))
     if turn.is_repeated:
