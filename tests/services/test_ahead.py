@@ -13,6 +13,8 @@ from app.domain.types import SessionId
 from app.engine.policy.policy import ContextPolicy
 from app.services.limits import set_limits
 from app.services.summaries import list_summaries, undo_summary
+from app.services.turn.take import prepare_regeneration, regenerate_turn
+from app.services.turn.types import TurnRequest
 from app.services.views.turns import get_prompt
 from bench.wire import Tally, counting_proxy
 from tests.pooling import behind_pooler
@@ -118,6 +120,29 @@ async def test_a_client_that_always_sends_the_whole_past_pays_for_no_summary(dat
         assert _asked(server) == 0
         await at.turn(session.id, "And now, with a summary?")
         assert _asked(server) == 1
+
+
+async def test_answers_that_are_made_again_pay_for_no_summary_each_and_the_turn_after_them_makes_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server, window=WINDOW), folder=tmp_path, policy=AHEAD) as at,
+    ):
+        source = ref_of((await at.session()).id)
+        *_, eighth = await _turns(at, source.id, 8)
+        for _ in range(3):
+            prepared = await prepare_regeneration(at.rt, source, eighth.turn.id, TurnRequest(None, "x"))
+            eighth = await regenerate_turn(at.rt, TENANT, prepared)
+            await at.rt.chores.settle()
+            source = ref_of(prepared[0].id)
+        assert _asked(server) == 1, "behind the first of the four answers"
+        ninth = await at.turn(source.id, "Point 9.")
+        assert ninth.context["summary_triggered"]
+        assert _asked(server) == 2
+        await _turns(at, source.id, 7)
+        assert _asked(server) == 3, "from its second turn on a fork has summaries ahead, as any session"
+        assert not (await at.turn(source.id, "Point 17.")).context["summary_triggered"]
 
 
 async def test_with_the_setting_off_the_turn_makes_it_before_its_call(database_url: str, tmp_path: Path) -> None:

@@ -370,6 +370,7 @@ class SessionState(SessionRef):
     past_version: int
     last_turn_seq: int
     last_message_seq: int
+    forked_from: JsonObject | None
     cache_key: str | None
 
 

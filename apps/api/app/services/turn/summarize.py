@@ -42,6 +42,7 @@ from app.engine.summary.cached_call import CallChoice
 from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
+from app.engine.window.past import Past
 from app.engine.window.provider_overflow import emergency_summary
 from app.engine.window.triggers import fold_behind_answer, may_fold_behind_answer
 from app.services.policies import session_policy
@@ -253,8 +254,9 @@ def start_after_turn(
         own = plan.rows.policy if is_own else session_policy(rt, session.policy)
     except InvalidRequest:
         return  # it is no longer allowed; the turn's own policy made the turn possible
-    if not (own.summarizes_after_turns or own.summarizes_ahead):
-        return
+    may_be_ahead = own.summarizes_ahead and not _is_first_of_fork(session, plan.snapshot.past)
+    if not (own.summarizes_after_turns or may_be_ahead):
+        return  # of several edits or regenerations of one message, most have no next turn
     window, reply_tokens = plan.decided.window, reply.tokens + reply.reasoning_tokens
     if not is_own or may_fold_behind_answer(window.snapshot, window.log.tokens_after_summary, reply_tokens):
         is_first = turn.claim.round == turn.claim.fence == 1 and plan.snapshot.summary == plan.rows.summary
@@ -262,6 +264,14 @@ def start_after_turn(
         rows = _rows_after(turn, plan.rows, last) if is_own and is_first and is_sound else None
         work = summarize_after_turn(rt, session, plan.decided.prompt.tools, options.instructions, rows)
         rt.chores.start(work, behind_an_answer(session.id))
+
+
+def _is_first_of_fork(session: SessionState, past: Past) -> bool:
+    """Whether this past ends with the turn through which the session was forked."""
+    if session.forked_from is None or not past.turn_count:
+        return False
+    (newest,) = past.turns_between(past.turn_count - 1, past.turn_count)
+    return str(newest.id) == session.forked_from["turn_id"]
 
 
 def _rows_after(turn: ClaimedTurn, rows: WindowRows, reply: Message) -> WindowRows:
