@@ -90,6 +90,17 @@ async def test_a_turn_takes_the_lease_of_an_earlier_turn_over_and_no_other(datab
         assert not await _takes(at, other_id, of_other, for_turn=True), "that turn is none of this session"
 
 
+async def test_the_lease_of_a_cancelled_turn_stays_with_its_worker_which_finishes_the_summary(
+    database_url: str,
+) -> None:
+    async with service(database_url) as at:
+        session_id = (await at.session()).id
+        cancelled = (await at.turn(session_id, "Hi")).turn.id
+        await at.rows("UPDATE turns SET status = 'cancelled' RETURNING id")
+        assert await _takes(at, session_id, cancelled, for_turn=True)
+        assert not await _takes(at, session_id, TWO, for_turn=True)
+
+
 async def test_no_lease_is_taken_for_a_summary_that_would_fold_one_that_is_not_active(database_url: str) -> None:
     async with service(database_url) as at:
         session_id = (await at.session()).id
@@ -114,3 +125,17 @@ async def test_a_summary_is_stored_for_the_newest_claim_of_its_turn_only(databas
         await at.rows("UPDATE session_summaries SET status = 'undone' RETURNING id")
         later = replace(new, id=SummaryId(TWO), previous_summary_id=SummaryId(ONE))
         assert not await at.rt.database.run(store_attempt, first.session, later, AttemptNote(), second), "ONE is undone"
+
+
+async def test_a_cancelled_turn_leaves_its_summary_but_no_note_of_what_its_call_dropped(
+    database_url: str,
+) -> None:
+    async with service(database_url) as at:
+        _, claim = await claimed_twice(at)
+        await at.rows("UPDATE turns SET status = 'cancelled' RETURNING id")
+        new = _summary(claim.session_id, claim.turn_id)
+        note = replace(new, origin="emergency")
+        for each in (note, new):
+            goes_on = await at.rt.database.run(store_attempt, claim.session, each, AttemptNote(), claim)
+            assert not goes_on, "the turn has ended"
+        assert await at.rows("SELECT origin FROM session_summaries") == [{"origin": "model"}]

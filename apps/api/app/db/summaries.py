@@ -61,9 +61,10 @@ _SUMMARY = insert_in_session(session_summaries, "summaries", "ground", {"status"
 # Who comes late does not set it back: the count has been restarted since.
 _LATER_COUNT = "greatest(:count_after_seq, summary_count_after_seq)"
 # The calls' usage is stored in any case, the summary only on its `ground`: a turn of the past may have been rejected or
-# run again. `paid` follows `ours`, which would not find a row that is written before. Only `locked` waits. What was
-# written meanwhile is seen by the locks and updates after it, which read the current rows, and by the index that allows
-# only one active summary.
+# run again. A cancelled turn does not change what its summary says, but an emergency summary is for its turn alone.
+# `paid` follows `ours`, which would not find a row that is written before. Only `locked` waits. What was written
+# meanwhile is seen by the locks and updates after it, which read the current rows, and by the index that allows only
+# one active summary.
 _STORE = sql(f"""
     WITH {locked_session()}, ours AS (
         SELECT id FROM turns
@@ -72,7 +73,8 @@ _STORE = sql(f"""
         FOR NO KEY UPDATE
     ), ground AS (
         SELECT locked_id FROM locked WHERE EXISTS (SELECT FROM ours)
-            OR CAST(:turn_id AS uuid) IS NULL AND past_version = :past_version
+            OR NOT :only_for_turn AND past_version = :past_version AND NOT EXISTS (
+                SELECT FROM turns WHERE session_id = :session_id AND id = :turn_id AND status <> 'cancelled')
     ), noted AS (
         UPDATE sessions SET
             summary_count_after_seq = {_LATER_COUNT},
@@ -97,7 +99,7 @@ _STORE = sql(f"""
         ON CONFLICT (session_id) WHERE status = 'active' DO NOTHING
         RETURNING id
     )
-    SELECT EXISTS (SELECT FROM stored) AS stored
+    SELECT EXISTS (SELECT FROM stored) AND (CAST(:turn_id AS uuid) IS NULL OR EXISTS (SELECT FROM ours)) AS goes_on
     """)
 
 _RESTART_COUNT = sql(f"UPDATE sessions SET summary_count_after_seq = {_LATER_COUNT} WHERE id = :session_id")
@@ -115,7 +117,8 @@ _TAKE_LEASE = sql(f"""
             AND (summary_lease_expires_at IS NULL OR summary_lease_expires_at < statement_timestamp()
                 OR :for_turn AND EXISTS (
                     SELECT 1 FROM turns t
-                    WHERE t.session_id = :session_id AND t.id = sessions.summary_lease_id))
+                    WHERE t.session_id = :session_id AND t.id = sessions.summary_lease_id
+                        AND t.status <> 'cancelled'))
         RETURNING id, limits, {TENANT_LIMITS}
     )
     SELECT stands, taken.id IS NOT NULL AS had, limits, tenant_limits FROM ground LEFT JOIN taken ON true
@@ -200,14 +203,16 @@ async def store_attempt(
     tx: Transaction, session: SessionState, new: NewSummary | None, note: AttemptNote, claim: Claim | None
 ) -> bool:
     """Stores the note of an attempt in one statement with its summary, if the one that it folded is still active and
-    the turn it was made for is still ours, or without one the past is still that of `session`, the state with which the
-    window was read; returns whether a summary was stored."""
+    the turn it was made for is still ours. If there is none, or it was cancelled, the past must still be that of
+    `session`, the state with which the window was read; an emergency summary of a cancelled turn is not stored. Returns
+    whether a summary was stored with which its turn, if any, may go on."""
     return await tx.fetchval(
         _STORE,
         session_id=session.id,
         past_version=session.past_version,
         turn_id=claim.turn_id if claim else None,
         fence=claim.fence if claim else None,
+        only_for_turn=new is not None and new.origin == "emergency",
         previous_id=new.previous_summary_id if new else None,
         summaries=[values_of(new, "status", "created_at")] if new else (),
         cost_usd=usd_of_rows(note.usages),
@@ -233,7 +238,7 @@ async def take_summary_lease(
 
     Returns whether that summary is still the active one; and the limits of the summarizer's call, None if the lease was
     not taken. With `for_turn`, `lease_id` is the id of the running turn. The lease of an earlier turn is taken over:
-    its worker is dead, because a session runs one turn at a time.
+    its worker is dead, because a session runs one turn at a time, unless that turn was cancelled.
     """
     row = await tx.fetch_one(
         _TAKE_LEASE,

@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from app.core.fairness import FairGate, QueueFull, share_of
 from app.db.claims import Claim
@@ -17,6 +17,8 @@ from app.domain.errors import InvalidRequest, PlimsollError, ProcessBusy, Shutti
 from app.domain.types import SessionId, TenantId, TurnId
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 COOLDOWN_S = 30.0
 WARN_EVERY_S = 60.0
@@ -65,6 +67,11 @@ class Leases:
             await asyncio.wait(tasks, timeout=timeout_s)
 
 
+def summary_task(session_id: SessionId) -> str:
+    """The name of the background task that makes a session's summary."""
+    return f"the summary of session {session_id}"
+
+
 class Chores:
     """Background tasks that are running. If one is lost with its process, its work must be found due again later."""
 
@@ -73,12 +80,32 @@ class Chores:
 
     def start(self, work: Coroutine[Any, Any, object], name: str) -> None:
         """Runs the work in the background; an error that it raises is logged."""
+        self._keep(asyncio.create_task(work, name=name))
+
+    async def result_of(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """The result of the work, which goes on in the background if the caller is cancelled."""
         task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                self._keep(task)
+            raise
+        finally:
+            del task  # it refers to its error, whose traceback refers to this frame
 
     def runs(self, name: str) -> bool:
         return any(task.get_name() == name for task in self._tasks)
+
+    def cancel(self, name: str) -> None:
+        """Cancels the running tasks of this name."""
+        for task in self._tasks:
+            if task.get_name() == name:
+                task.cancel()
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

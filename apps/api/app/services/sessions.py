@@ -28,6 +28,7 @@ from app.domain.types import (
 )
 from app.services.paging import BY_ID, BY_NAME, Page, PageRequest, bounds_of, cursor_at, page_of, position_of
 from app.services.policies import given_policy, resolve_policy
+from app.services.process_state import summary_task
 from app.services.runtime import Runtime, retried
 
 T = TypeVar("T")
@@ -162,8 +163,8 @@ async def _cancel_open(rt: Runtime, database: Database, session: SessionRef) -> 
 async def erase_if(
     rt: Runtime, database: Database, session: SessionRef, condition: Callable[[Transaction], Awaitable[bool]]
 ) -> bool:
-    """Erases the session and cancels its running turn, if the condition holds; returns whether it did. What the
-    condition finds stays true until the end of the transaction that it is given; what it writes is stored."""
+    """Erases the session and cancels its running turn and summary, if the condition holds; returns whether it did. What
+    the condition finds stays true until the end of the transaction that it is given; what it writes is stored."""
     async with database.begin(locking=session.id) as tx:
         await store.lock_session(tx, session, to_erase=True)
         if not await condition(tx):
@@ -171,6 +172,7 @@ async def erase_if(
         cancelled = await cancel_open_turns(tx, session)
         await erase(tx, [session.id])
     rt.leases.cancel(session.id, *cancelled)
+    rt.chores.cancel(summary_task(session.id))
     rt.pasts.forget(session.id)
     return True
 

@@ -46,6 +46,7 @@ from app.engine.window.past import Past
 from app.engine.window.provider_overflow import emergency_summary
 from app.engine.window.triggers import fold_behind_answer, may_fold_behind_answer
 from app.services.policies import session_policy
+from app.services.process_state import summary_task
 from app.services.runtime import Runtime, retried
 from app.services.turn.gather import layers_of, session_window, snapshot_of
 from app.services.turn.planning import planned
@@ -68,8 +69,8 @@ _LEASE_SLACK_S = 10.0
 IN_PROGRESS = "in_progress"
 """The failure of an attempt that was not made because another summary of the session is in progress."""
 STALE = "stale"
-"""The failure of an attempt whose previous summary is no longer the active one, whose turn is no longer ours, or, if it
-has none, whose past was changed meanwhile."""
+"""The failure of an attempt whose previous summary is no longer the active one, whose past was changed meanwhile, or
+whose turn is no longer ours, though the summary may have been stored."""
 
 
 @frozen
@@ -93,11 +94,6 @@ class SummaryAttempt:
         return sum(item.kept for item in self.summary.body.items) if self.summary else 0
 
 
-def behind_an_answer(session_id: SessionId) -> str:
-    """The name of the background task that makes a session's summary after an answer."""
-    return f"the summary behind an answer of session {session_id}"
-
-
 async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
     """Makes the job's summary and stores it as the session's active one.
 
@@ -106,10 +102,19 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
     not called for ten minutes. Nothing is done while another process makes a summary of the session, for a turn while
     this process makes the one after the previous answer, or when one was made since the window was read. Holds no
     database connection while the model works. Raises `LimitExceeded` when a client requested the summary itself.
+
+    If the turn is cancelled, its summary is finished in the background: it is paid for, and the next turn needs it.
     """
-    started, session_id = perf_counter(), job.rows.session.id
-    if job.claim and not job.whatever_others_do and rt.chores.runs(behind_an_answer(session_id)):
+    if job.claim is None:
+        return await _attempted(rt, job)
+    name = summary_task(job.rows.session.id)
+    if not job.whatever_others_do and rt.chores.runs(name):
         return SummaryAttempt(job.alias, IN_PROGRESS)
+    return await rt.chores.result_of(_attempted(rt, job), name)
+
+
+async def _attempted(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
+    started, session_id = perf_counter(), job.rows.session.id
     summarizer = Summarizer(rt, job, *await chosen_call(rt, job))
     lease_id = job.claim.turn_id if job.claim else rt.new_id()
     known = [alias for alias in summarizer.aliases if alias in rt.catalogue.aliases]
@@ -263,7 +268,7 @@ def start_after_turn(
         last = replace(reply, said_at=completed_at)
         rows = _rows_after(turn, plan.rows, last) if is_own and is_first and is_sound else None
         work = summarize_after_turn(rt, session, plan.decided.prompt.tools, options.instructions, rows)
-        rt.chores.start(work, behind_an_answer(session.id))
+        rt.chores.start(work, summary_task(session.id))
 
 
 def _is_first_of_fork(session: SessionState, past: Past) -> bool:

@@ -113,7 +113,8 @@ async def regenerate_turn(
 
 async def cancel_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> TurnRecord:
     """Ends a turn that runs or waits for tools; its message is kept. If it runs in this process, what is returned has
-    the cost of its calls, unless it runs again already. Raises `NotFound`, `TurnNotOpen`."""
+    the cost of its calls, unless it runs again already; that of a summary which is being made is added to the turn
+    later. Raises `NotFound`, `TurnNotOpen`."""
     turn = await _end_cancelled(rt, session, turn_id)
     if running := rt.leases.cancel(session.id, turn_id):
         await asyncio.wait(running, timeout=_RECORDED_WITHIN_S)
