@@ -410,6 +410,8 @@ async def test_a_worker_that_comes_late_with_its_summary_does_not_set_the_turn_c
             await asyncio.sleep(0.01)
         (turn,) = await second.rows("SELECT id FROM turns WHERE status = 'running'")
         await cancel_turn(second.rt, ref_of(session.id), turn["id"])
+        # It is so late that its lease is over.
+        await second.rows("UPDATE sessions SET summary_lease_expires_at = '-infinity' RETURNING id")
         triggered = [
             (await second.turn(session.id, f"Point {number}. {LONG}")).context["summary_triggered"]
             for number in range(5, 9)
