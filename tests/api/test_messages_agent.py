@@ -1,4 +1,4 @@
-"""An agent that uses many tools and resends everything, in a small window."""
+"""Agents that use many tools and resend everything, in a small window, and that search for tools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, message_tokens
 from app.engine.window.plan import assert_tool_pairing
 from app.tokenizers.counters import Tokenizers
 from tests.api.chatting import chat_service, say
-from tests.api.messaging import TOOLS, anthropic_at, create, result, text, user
+from tests.api.messaging import TOOLS, anthropic_at, create, post, result, text, user
 from tests.providers.server import Seen, Step
 from tests.services.service import is_summary, sound_summary
 
@@ -67,3 +67,22 @@ def test_an_agent_of_many_turns_and_many_rounds_stays_within_the_window(database
         )
         assert tokens + len(json.dumps(TOOLS)) < WINDOW
     assert f"Settle row {len(ROUNDS) - 1}." in str(prompts[-1])
+
+
+def test_tools_that_an_agents_own_search_found_are_named_to_the_model_and_the_turn_goes_on(
+    database_url: str, tmp_path: Path
+) -> None:
+    # As Claude Code 2.1.332 sends them: a tool of which it knew only the name is in `tools` from then on.
+    monitor = {**TOOLS[0], "name": "Monitor", "defer_loading": True}
+    with chat_service(database_url, tmp_path, say(None, "a"), say("Done.")) as at:
+        thinking = {"type": "adaptive", "display": "updates"}
+        asked = [user("Watch the log.")]
+        first = post(at, {"messages": asked, "tools": TOOLS, "thinking": thinking})
+        assert first.status_code == 200, first.text
+        found = [{"type": "tool_reference", "tool_name": "Monitor"}, {"type": "tool_reference", "tool_name": "Send"}]
+        answered = [*asked, {"role": "assistant", "content": first.json()["content"]}, user(result("a", found))]
+        second = post(at, {"messages": answered, "tools": [*TOOLS, monitor], "thinking": thinking})
+        assert second.status_code == 200, second.text
+        assert second.headers["x-session-id"] == first.headers["x-session-id"]
+        assert at.sent()[-1]["content"] == "The tool Monitor is available.\n\nThe tool Send is available."
+        assert [tool["function"]["name"] for tool in at.model.seen[-1].json["tools"]] == ["look_up", "Monitor"]

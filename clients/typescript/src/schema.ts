@@ -4679,8 +4679,11 @@ export interface components {
              * @enum {string}
              */
             type: "enabled" | "adaptive" | "between_tools" | "disabled";
-            /** Display */
-            display?: ("summarized" | "omitted") | null;
+            /**
+             * Display
+             * @description `omitted`: without. Clients send new ones, of which none has an effect.
+             */
+            display?: string | null;
         } & {
             [key: string]: unknown;
         };
@@ -4905,6 +4908,21 @@ export interface components {
             /** @description Only for models of the provider `offline`. */
             recorded_reply?: components["schemas"]["RecordedReplyIn"] | null;
         };
+        /**
+         * ToolReferenceBlock
+         * @description A tool that an agent's own search for tools found. From then on, it has the tool in `tools`.
+         */
+        ToolReferenceBlock: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "tool_reference";
+            /** Tool Name */
+            tool_name: string;
+        } & {
+            [key: string]: unknown;
+        };
         /** ToolResultBlock */
         ToolResultBlock: {
             /**
@@ -4915,7 +4933,7 @@ export interface components {
             /** Tool Use Id */
             tool_use_id: string;
             /** Content */
-            content?: (string | (components["schemas"]["TextPart"] | components["schemas"]["ImageBlock"] | components["schemas"]["DocumentBlock"] | components["schemas"]["SearchResultBlock"])[]) | null;
+            content?: (string | (components["schemas"]["TextPart"] | components["schemas"]["ImageBlock"] | components["schemas"]["DocumentBlock"] | components["schemas"]["SearchResultBlock"] | components["schemas"]["ToolReferenceBlock"])[]) | null;
             /** Is Error */
             is_error?: boolean | null;
         } & {

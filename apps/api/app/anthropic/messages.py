@@ -214,6 +214,8 @@ def _part(block: Block) -> ContentPart:
             return {"type": "file", "file": {"file_data": _url(block["source"]), **named}}
         case "search_result":
             return _text_part("\n".join((block["title"], block["source"], _joined_texts(block["content"]))))
+        case "tool_reference":
+            return _text_part(f"The tool {block['tool_name']} is available.")
         case _:
             return _text_part(str(block["text"]))
 

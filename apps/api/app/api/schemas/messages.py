@@ -61,7 +61,16 @@ class SearchResultBlock(Open):
     content: list[TextPart]
 
 
-ResultPart = Annotated[TextPart | ImageBlock | DocumentBlock | SearchResultBlock, Field(discriminator="type")]
+class ToolReferenceBlock(Open):
+    """A tool that an agent's own search for tools found. From then on, it has the tool in `tools`."""
+
+    type: Literal["tool_reference"]
+    tool_name: Name
+
+
+ResultPart = Annotated[
+    TextPart | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock, Field(discriminator="type")
+]
 
 
 class ToolResultBlock(Open):
@@ -162,7 +171,7 @@ class ThinkingIn(Open):
     """Whether answers have thinking blocks. How much a model thinks is configured with its alias."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
-    display: Literal["summarized", "omitted"] | None = None
+    display: str | None = optional("`omitted`: without. Clients send new ones, of which none has an effect.")
 
 
 class OutputFormat(Open):
