@@ -60,6 +60,7 @@ def test_a_service_connects_with_the_string_of_an_sqlalchemy_program(database_ur
     ("listed", "each"),
     [
         (f"postgresql{AT}", [f"postgresql{AT}"]),
+        ("host=a,b dbname=app", ["host=a,b dbname=app"]),
         ("postgresql://u:p%40s@a:1,[::1]/app?ssl=on", ["postgresql://u:p%40s@a:1/app?ssl=on", "postgresql://u:p%40s@[::1]/app?ssl=on"]),
         ("postgresql://u@/app?host=/x/a,b&port=5", ["postgresql://u@/app?host=/x/a&port=5", "postgresql://u@/app?host=b&port=5"]),
         ("postgresql://u@/app?host=a,b&port=1,2", ["postgresql://u@/app?host=a&port=1", "postgresql://u@/app?host=b&port=2"]),

@@ -12,15 +12,18 @@ from pathlib import Path
 
 IS_ROOT = os.geteuid() == 0
 _UNSHARE = ("unshare", *(() if IS_ROOT else ("--map-root-user",)), "--mount", "--pid", "--fork", "--kill-child")
-_ETC = ("alternatives", "group", "hosts", "ld.so.cache", "login.defs", "nsswitch.conf", "passwd", "resolv.conf", "ssl")
+_ETC = (
+    *("alternatives", "group", "hosts", "ld.so.cache", "login.defs", "nsswitch.conf", "passwd", "resolv.conf"),
+    *("ssl/certs", "ssl/openssl.cnf"),  # `ssl/private` is for root alone
+)
 _PROGRAMS = ("/usr", sys.base_prefix)
 _ENTER = """
 mount --bind "$ROOT" "$ROOT"
 cd "$ROOT"
-mkdir -p dev etc mnt proc root tmp
+mkdir -p dev etc/ssl mnt proc root tmp
 chmod 1777 tmp
 for name in bin sbin lib lib32 lib64; do [ ! -L "/$name" ] || ln -sfn "$(readlink "/$name")" "$name"; done
-for name in $ETC; do [ ! -e "/etc/$name" ] || cp -a --no-preserve=ownership "/etc/$name" etc/; done
+for name in $ETC; do [ ! -e "/etc/$name" ] || cp -a --no-preserve=ownership "/etc/$name" "etc/$name"; done
 for folder in $READ $WRITE; do mkdir -p ".$folder"; mount --bind "$folder" ".$folder"; done
 for folder in $READ; do mount -o remount,bind,ro ".$folder"; done
 mount --rbind /dev dev

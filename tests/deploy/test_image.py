@@ -160,5 +160,5 @@ def test_an_engine_builds_and_runs_the_image() -> None:
 def answers(engine: str, *arguments: str) -> bool:
     try:
         return subprocess.run([engine, *arguments], capture_output=True, timeout=120, check=False).returncode == 0
-    except (FileNotFoundError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired):
         return False

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import ssl
 from typing import Final
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 _WITH_DRIVER: Final = re.compile(r"\Apostgres(?:ql)?\+\w+(?=://)")
+_LISTED: Final = re.compile(r"(\w+://(?:[^/?]*@)?)([^/?]*)(.*)", re.DOTALL)
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _OF_LIBPQ: Final = re.compile(
     r"connect_timeout|keepalives(_\w+)?|tcp_user_timeout|gssencmode|channel_binding|client_encoding"
@@ -45,16 +46,19 @@ def for_driver(given: str) -> str:
 def servers_of(dsn: str) -> tuple[str, ...]:
     """The string once for each server that it lists, in its order. Stays one string for `prefer-standby`, which chooses
     among several servers, and where ports and hosts do not match, which the driver refuses."""
-    address = urlsplit(dsn)
-    query = dict(parse_qsl(address.query))
-    login, at, listed = address.netloc.rpartition("@")
+    parts = _LISTED.match(dsn)  # `urlsplit` refuses several servers if one is in brackets
+    if parts is None:
+        return (dsn,)
+    login, listed, rest = parts.groups()
+    path, _, given = rest.partition("?")
+    query = dict(parse_qsl(given))
     if query.get("target_session_attrs") == "prefer-standby":
         return (dsn,)
     if listed:
-        return tuple(urlunsplit(address._replace(netloc=f"{login}{at}{host}")) for host in listed.split(","))
+        return tuple(f"{login}{host}{rest}" for host in listed.split(","))
     hosts, ports = (query.pop(name, "").split(",") for name in ("host", "port"))
     if len(hosts) == 1 or len(ports) not in (1, len(hosts)):
         return (dsn,)
     each = zip(hosts, ports * (len(hosts) // len(ports)), strict=True)
     queries = [query | {"host": host} | ({"port": port} if port else {}) for host, port in each]
-    return tuple(urlunsplit(address._replace(query=urlencode(one, quote_via=quote))) for one in queries)
+    return tuple(f"{login}{path}?{urlencode(one, quote_via=quote)}" for one in queries)

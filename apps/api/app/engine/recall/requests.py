@@ -19,8 +19,8 @@ _OPENER: Final = (
     r"(?:please|ok(?:ay)?|yes|yeah|yep|hey|hi|hello|so|and|but|also|now|well|wait|sorry|thanks|actually|great|good|nice"
     r"|cool|sure|perfect)\b"
 )
-_OPENERS: Final = rf"(?>{_OPENER}[,:;\s]+)*+"
-_OPENING: Final = re.compile(rf"\W*+(?>{_OPENER}(?:[,:;\s]+|(?=\W*$)))++")
+_OPENERS: Final = rf"(?>(?:{_OPENER}[,:;\s]+)*)"
+_OPENING: Final = re.compile(rf"\W*+(?>(?:{_OPENER}(?:[,:;\s]+|(?=\W*$)))+)")
 """What says nothing to look for at the beginning of a sentence, or alone."""
 _WISHES: Final = r"""
     (?:can|could|would|will|do)\ you\b(?:\ (?:please|still)\b)?
