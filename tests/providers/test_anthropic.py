@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 
 from app.domain.errors import ProviderDown, ProviderOverflow, ProviderRefused, ProviderTimeout
-from app.domain.types import CompletionRequest, Delta, JsonObject
+from app.domain.types import CompletionRequest, Delta, JsonObject, Usage
 from app.providers.anthropic import messages_url
 from app.providers.catalogue_file import ModelEntry
 
+from .prefixes import BreakpointCache
 from .server import Answer, Seen, Step, serving
 from .wires import ANTHROPIC, SECRET, ModelReply
 
@@ -152,6 +154,48 @@ async def test_a_breakpoint_ends_what_the_next_prompt_begins_with_and_one_the_to
     body = await body_of([*messages, *loop], tools=[WEATHER], lasting_messages=8)
     assert json.dumps(body["messages"]).count("cache_control") == 1
     assert body["messages"][-1]["content"] == [marked]
+
+
+def round_of(number: int, calls: int) -> list[dict[str, Any]]:
+    """A reply with parallel calls, and their results."""
+    identities = [f"{number}-{each}" for each in range(calls)]
+    return [assistant(None, *map(call, identities)), *(tool(each, f"Rain at {each}.") for each in identities)]
+
+
+async def tokens_not_read(*prompts: tuple[list[dict[str, Any]], int]) -> list[int]:
+    """The prompt tokens of each call that the cache did not have; a call has its messages and how many of them last."""
+    cache, usages = BreakpointCache(least_tokens=1), list[Usage]()
+    async with (
+        serving(lambda seen: cache.billed(seen, "Noted.")) as server,
+        ANTHROPIC.provider_at(server.base_url) as provider,
+    ):
+        for messages, lasting in prompts:
+            request = CompletionRequest(messages, 77, tools=[WEATHER], lasting_messages=lasting)
+            answer = await provider.complete(request)
+            assert answer.usage is not None
+            usages.append(answer.usage)
+    return [usage.prompt_tokens - usage.cached_prompt_tokens for usage in usages]
+
+
+@pytest.mark.parametrize("recalled", [[], [user("Recalled.")]], ids=["all_lasts", "with_recall"])
+async def test_each_call_of_a_loop_reads_the_one_before_it_from_the_cache_however_many_calls_were_parallel(
+    recalled: list[Any],
+) -> None:
+    past = [system("Be kind."), user("Hi " * 4_000), assistant("Hello")]
+    begins = [*past, *recalled, user("And?")]
+    rounds = [round_of(number, 15) for number in range(6)]
+    prompts = [[*begins, *itertools.chain(*rounds[:made])] for made in range(len(rounds) + 1)]
+    fresh = await tokens_not_read(*((sent, len(past) if recalled else len(sent)) for sent in prompts))
+    assert max(fresh[1:]) < fresh[0] / 3
+
+
+async def test_the_turn_after_a_long_loop_reads_the_conversation_before_that_from_the_cache() -> None:
+    past = [system("Be kind."), user("Hi " * 4_000), assistant("Hello")]
+    loop = [message for number in range(12) for message in round_of(number, 1)]
+    recalling = [*past, user("Recalled."), user("And?"), *loop]
+    later = [*past, user("And?"), *loop, assistant("Sun."), user("Recalled again."), user("Sure?")]
+    first, second = await tokens_not_read((recalling, len(past)), (later, len(later) - 2))
+    assert second < first / 2
 
 
 async def test_tools_are_translated_with_a_breakpoint_on_the_last_and_at_most_four_breakpoints_in_all() -> None:

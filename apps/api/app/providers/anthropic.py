@@ -5,7 +5,8 @@ user and assistant: adjacent messages of one role are merged, and tool results a
 user's, so that the conversation before them is read from the cache. Content without a form becomes a line of text.
 
 The API reads tools, system text and messages in this order, and caches everything before a breakpoint, of which it
-accepts `_MOST_BREAKPOINTS`. A later prompt finds what was cached within 20 blocks before one of its own breakpoints.
+accepts `_MOST_BREAKPOINTS`. A later prompt finds what was cached within `_LOOK_BACK_BLOCKS` that end with one of its
+breakpoints.
 platform.claude.com/docs/en/build-with-claude/prompt-caching
 """
 
@@ -17,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -44,6 +45,7 @@ _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)
 _IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _SAMPLING: Final = frozenset({"temperature", "top_p", "top_k"})
 _MOST_BREAKPOINTS: Final = 4
+_LOOK_BACK_BLOCKS: Final = 20
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -193,10 +195,13 @@ def _alternating(
     messages: Sequence[PromptMessage], lasting_messages: int, *, with_thinking: bool
 ) -> tuple[list[JsonObject], list[JsonObject]]:
     """The conversation, and those of its blocks that get a breakpoint: the end of the `lasting_messages`, and the end
-    of a tool loop that follows them, which only the prompts of this turn have."""
+    of a tool loop that follows them, which only the prompts of this turn have; and the end of an earlier prompt that is
+    too far before these to be found."""
     loop_begins = _loop_begins(messages)
     sent: list[JsonObject] = []
-    lasting_ends: list[JsonObject] = []
+    spoken: list[JsonObject] = []
+    ends: list[tuple[str, int]] = []
+    lasting = 0
     named = with_speakers(messages)  # the API has no field for a speaker's name
     for place, message in enumerate(_with_own_ids(named)):
         role = "assistant" if message.get("role") == "assistant" else "user"
@@ -214,13 +219,32 @@ def _alternating(
             sent[-1]["content"].extend(blocks)
         else:
             sent.append({"role": role, "content": blocks})
-        if place < lasting_messages and blocks[-1]["type"] not in _THINKING_TYPES:
-            lasting_ends = blocks[-1:]
+        spoken += blocks
+        if blocks[-1]["type"] not in _THINKING_TYPES:
+            ends.append((str(message.get("role")), len(spoken) - 1))
+            lasting = len(ends) if place < lasting_messages else lasting
     if not sent or sent[0]["role"] == "assistant":
         sent.insert(0, {"role": "user", "content": [_text_block("[The conversation begins.]")]})
-    in_loop = lasting_ends and messages[-1].get("role") == "tool"
-    newest: JsonObject = sent[-1]["content"][-1]
-    return sent, [*lasting_ends, newest] if in_loop and newest is not lasting_ends[0] else lasting_ends
+    return sent, [spoken[at] for at in _breakpoints(ends, lasting)]
+
+
+def _breakpoints(ends: Sequence[tuple[str, int]], lasting: int) -> list[int]:
+    """The blocks that get a breakpoint. `ends` are the role and the last block of each message, the first `lasting` of
+    which later prompts repeat.
+
+    A call with many parallel calls and results is more blocks than the search covers, and so is an agent's turn that
+    recalled something. So a breakpoint is set again where the loop's call before this one ended, or the newest turn
+    that has a reply began.
+    """
+    marked = [at for _, at in ends[:lasting][-1:]]
+    in_loop = bool(marked) and ends[-1][0] == "tool"
+    if in_loop and lasting < len(ends):
+        marked.append(ends[-1][1])
+    before = dropwhile(lambda end: end[0] != "assistant", reversed(ends if in_loop else ends[:lasting]))
+    earlier = next((at for role, at in before if role == "user" or (in_loop and role == "tool")), None)
+    if earlier is None or any(0 <= at - earlier < _LOOK_BACK_BLOCKS for at in marked):
+        return marked
+    return [*marked, earlier]
 
 
 def _with_own_ids(messages: Iterable[PromptMessage]) -> Iterator[PromptMessage]:
