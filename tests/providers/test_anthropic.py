@@ -189,6 +189,18 @@ async def test_each_call_of_a_loop_reads_the_one_before_it_from_the_cache_howeve
     assert max(fresh[1:]) < fresh[0] / 3
 
 
+async def test_what_a_turn_recalls_is_written_to_the_cache_by_its_first_call_once_the_model_has_called_tools() -> None:
+    for earlier, is_marked in (([], False), (round_of(0, 1), True)):
+        past = [user("Hi"), *earlier, assistant("Hello")]
+        body = await body_of([*past, user("Recalled."), user("And?")], tools=[WEATHER], lasting_messages=len(past))
+        assert body["messages"][-2]["content"] == [text("Hello", cache_control=EPHEMERAL)]
+        assert ("cache_control" in body["messages"][-1]["content"][-1]) is is_marked
+    recalling = [*past, user("Recalled " * 4_000), user("And?")]
+    calls = ([*recalling, *(each for made in range(rounds) for each in round_of(made + 1, 1))] for rounds in range(4))
+    fresh = await tokens_not_read(*((sent, len(past)) for sent in calls))
+    assert max(fresh[1:]) < fresh[0] / 3
+
+
 async def test_the_turn_after_a_long_loop_reads_the_conversation_before_that_from_the_cache() -> None:
     past = [system("Be kind."), user("Hi " * 4_000), assistant("Hello")]
     loop = [message for number in range(12) for message in round_of(number, 1)]

@@ -115,7 +115,10 @@ class _MessagesCall(WireCall):
             body["system"] = system
         is_thinking = thinking.get("type") not in {None, "disabled"}
         body["messages"], breakpoints = _alternating(
-            request.messages[leading:], request.lasting_messages - leading, with_thinking=is_thinking
+            request.messages[leading:],
+            request.lasting_messages - leading,
+            with_thinking=is_thinking,
+            goes_on=self._probably_goes_on(),
         )
         body |= self._client_options(is_thinking=is_thinking)
         wanted = fields_of(request.options.get("response_format"))
@@ -176,6 +179,13 @@ class _MessagesCall(WireCall):
         budget = thinking_tokens(budget, request.max_output_tokens)
         return {**wanted, "budget_tokens": budget} if budget else {}
 
+    def _probably_goes_on(self) -> bool:
+        """Whether the next call probably repeats all of this prompt, because the model has called tools before. Writing
+        to the cache pays from a probability of about a fifth on."""
+        request = self.request
+        has_called = any(message.get("tool_calls") for message in request.messages)
+        return request.purpose == "turn" and bool(request.tools) and has_called
+
     def _client_options(self, *, is_thinking: bool) -> JsonObject:
         """The client's options that the API supports: temperature is 1 at most, stop sequences are not blank, and with
         thinking there is no sampling."""
@@ -192,11 +202,11 @@ class _MessagesCall(WireCall):
 
 
 def _alternating(
-    messages: Sequence[PromptMessage], lasting_messages: int, *, with_thinking: bool
+    messages: Sequence[PromptMessage], lasting_messages: int, *, with_thinking: bool, goes_on: bool
 ) -> tuple[list[JsonObject], list[JsonObject]]:
-    """The conversation, and those of its blocks that get a breakpoint: the end of the `lasting_messages`, and the end
-    of a tool loop that follows them, which only the prompts of this turn have; and the end of an earlier prompt that is
-    too far before these to be found."""
+    """The conversation, and those of its blocks that get a breakpoint: the end of the `lasting_messages`, the end of
+    what follows them if the turn `goes_on` with it, and the end of an earlier prompt that is too far before these to be
+    found."""
     loop_begins = _loop_begins(messages)
     sent: list[JsonObject] = []
     spoken: list[JsonObject] = []
@@ -225,10 +235,10 @@ def _alternating(
             lasting = len(ends) if place < lasting_messages else lasting
     if not sent or sent[0]["role"] == "assistant":
         sent.insert(0, {"role": "user", "content": [_text_block("[The conversation begins.]")]})
-    return sent, [spoken[at] for at in _breakpoints(ends, lasting)]
+    return sent, [spoken[at] for at in _breakpoints(ends, lasting, goes_on=goes_on)]
 
 
-def _breakpoints(ends: Sequence[tuple[str, int]], lasting: int) -> list[int]:
+def _breakpoints(ends: Sequence[tuple[str, int]], lasting: int, *, goes_on: bool) -> list[int]:
     """The blocks that get a breakpoint. `ends` are the role and the last block of each message, the first `lasting` of
     which later prompts repeat.
 
@@ -238,7 +248,7 @@ def _breakpoints(ends: Sequence[tuple[str, int]], lasting: int) -> list[int]:
     """
     marked = [at for _, at in ends[:lasting][-1:]]
     in_loop = bool(marked) and ends[-1][0] == "tool"
-    if in_loop and lasting < len(ends):
+    if goes_on and marked and lasting < len(ends):
         marked.append(ends[-1][1])
     before = dropwhile(lambda end: end[0] != "assistant", reversed(ends if in_loop else ends[:lasting]))
     earlier = next((at for role, at in before if role == "user" or (in_loop and role == "tool")), None)
