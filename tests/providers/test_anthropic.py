@@ -189,6 +189,16 @@ async def test_each_call_of_a_loop_reads_the_one_before_it_from_the_cache_howeve
     assert max(fresh[1:]) < fresh[0] / 3
 
 
+async def test_a_loop_that_lost_what_it_recalled_or_its_first_rounds_reads_the_conversation_before_it() -> None:
+    past = [system("Be kind."), user("Hi " * 4_000), assistant("Hello")]
+    rounds = [round_of(number, 1) for number in range(30)]
+    recalling = [*past, user("Recalled."), user("And?"), *itertools.chain(*rounds[:15])]
+    without = [*past, user("And?"), *itertools.chain(*rounds[:16])]
+    pruned = [*past, user("And?"), *itertools.chain(*rounds[2:17])]
+    first, second, third = await tokens_not_read((recalling, len(past)), (without, len(without)), (pruned, len(pruned)))
+    assert max(second, third) < first / 2
+
+
 async def test_what_a_turn_recalls_is_written_to_the_cache_by_its_first_call_once_the_model_has_called_tools() -> None:
     for earlier, is_marked in (([], False), (round_of(0, 1), True)):
         past = [user("Hi"), *earlier, assistant("Hello")]

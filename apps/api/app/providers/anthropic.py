@@ -243,18 +243,19 @@ def _breakpoints(ends: Sequence[tuple[str, int]], lasting: int, *, goes_on: bool
     which later prompts repeat.
 
     A call with many parallel calls and results is more blocks than the search covers, and so is an agent's turn that
-    recalled something. So a breakpoint is set again where the loop's call before this one ended, or the newest turn
-    that has a reply began.
+    recalled something. So where one is out of reach, a breakpoint is set again where the loop's call before this one
+    ended, and where the newest turn with a reply began: when a loop's rounds or what it recalled leave, that is read.
     """
     marked = [at for _, at in ends[:lasting][-1:]]
     in_loop = bool(marked) and ends[-1][0] == "tool"
     if goes_on and marked and lasting < len(ends):
         marked.append(ends[-1][1])
-    before = dropwhile(lambda end: end[0] != "assistant", reversed(ends if in_loop else ends[:lasting]))
-    earlier = next((at for role, at in before if role == "user" or (in_loop and role == "tool")), None)
-    if earlier is None or any(0 <= at - earlier < _LOOK_BACK_BLOCKS for at in marked):
-        return marked
-    return [*marked, earlier]
+    before = [*dropwhile(lambda end: end[0] != "assistant", reversed(ends if in_loop else ends[:lasting]))]
+    for roles in ({"tool", "user"}, {"user"}) if in_loop else ({"user"},):
+        earlier = next((at for role, at in before if role in roles), None)
+        if earlier is not None and not any(0 <= at - earlier < _LOOK_BACK_BLOCKS for at in marked):
+            marked.append(earlier)
+    return marked[: _MOST_BREAKPOINTS - 1]
 
 
 def _with_own_ids(messages: Iterable[PromptMessage]) -> Iterator[PromptMessage]:
