@@ -5,8 +5,7 @@ user and assistant: adjacent messages of one role are merged, and tool results a
 user's, so that the conversation before them is read from the cache. Content without a form becomes a line of text.
 
 The API reads tools, system text and messages in this order, and caches everything before a breakpoint, of which it
-accepts `_MOST_BREAKPOINTS`. A later prompt finds what was cached within `_LOOK_BACK_BLOCKS` that end with one of its
-breakpoints.
+accepts `_MOST_BREAKPOINTS`. A later prompt finds what ended within `_LOOK_BACK_BLOCKS` up to one of its breakpoints.
 platform.claude.com/docs/en/build-with-claude/prompt-caching
 """
 
@@ -182,9 +181,8 @@ class _MessagesCall(WireCall):
     def _probably_goes_on(self) -> bool:
         """Whether the next call probably repeats all of this prompt, because the model has called tools before. Writing
         to the cache pays from a probability of about a fifth on."""
-        request = self.request
-        has_called = any(message.get("tool_calls") for message in request.messages)
-        return request.purpose == "turn" and bool(request.tools) and has_called
+        has_called = any(message.get("tool_calls") for message in self.request.messages)
+        return self.request.purpose == "turn" and bool(self.request.tools) and has_called
 
     def _client_options(self, *, is_thinking: bool) -> JsonObject:
         """The client's options that the API supports: temperature is 1 at most, stop sequences are not blank, and with
@@ -204,9 +202,7 @@ class _MessagesCall(WireCall):
 def _alternating(
     messages: Sequence[PromptMessage], lasting_messages: int, *, with_thinking: bool, goes_on: bool
 ) -> tuple[list[JsonObject], list[JsonObject]]:
-    """The conversation, and those of its blocks that get a breakpoint: the end of the `lasting_messages`, the end of
-    what follows them if the turn `goes_on` with it, and the end of an earlier prompt that is too far before these to be
-    found."""
+    """The conversation, and those of its blocks that get a breakpoint (`_breakpoints`)."""
     loop_begins = _loop_begins(messages)
     sent: list[JsonObject] = []
     spoken: list[JsonObject] = []
@@ -239,8 +235,8 @@ def _alternating(
 
 
 def _breakpoints(ends: Sequence[tuple[str, int]], lasting: int, *, goes_on: bool) -> list[int]:
-    """The blocks that get a breakpoint. `ends` are the role and the last block of each message, the first `lasting` of
-    which later prompts repeat.
+    """The blocks that get a breakpoint: the end of the `lasting` messages, which later prompts repeat, and the end of
+    the prompt if the turn `goes_on` with it. `ends` are the role and the last block of each message.
 
     A call with many parallel calls and results is more blocks than the search covers, and so is an agent's turn that
     recalled something. So where one is out of reach, a breakpoint is set again where the loop's call before this one
