@@ -29,7 +29,7 @@ _FORMS = (
     "%A",
     "%A, %B %d, %Y",
     "%B %d, %Y at %I:%M %p",
-    "%B %dth",
+    "%B %dth, %Y",
     "%d of %B %Y",
     "%d %b %Y",
     "%a %b %d %Y %H:%M:%S GMT+0000 (Coordinated Universal Time)",

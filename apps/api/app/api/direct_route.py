@@ -49,7 +49,7 @@ from app.services.views.activity import Activity
 # `\s*+` gives nothing back: else the time for a long header would grow with the square of its length.
 _JSON_TYPE = re.compile(rb'(?i)application/(?:[\w.+-]+\+)?json\s*+(?:;\s*+charset="?utf-?8"?\s*+)?;?\s*+')
 _NOUN_OF_ID = {"session_id": "session", "turn_id": "turn", "summary_id": "summary"}
-_LARGE_BODY_BYTES = 256 * 1024
+_LARGE_BODY_BYTES = 64 * 1024
 _LONG_ANSWER_BYTES = 64 * 1024
 """Largest answer that a connection takes at once; more waits in memory until the client reads it."""
 T = TypeVar("T")

@@ -33,7 +33,10 @@ _DATE_OR_TIME: Final = re.compile(
     | (?:星期|周)[一二三四五六日天] | [月火水木金土日]曜 | [월화수목금토일]요일 | [上下]午 | 午[前後] | 오[전후]""",
     re.VERBOSE | re.IGNORECASE,
 )
-_MAY_HAVE_TIME: Final = re.compile("[0-9]|day")
+_MAY_HAVE_TIME: Final = re.compile(
+    r"[0-9](?:[-/.:][0-9]|\s?(?:[年月日号时時点點分秒년월일시분초]|[AaPp]\.?[Mm]\b))|(?:19|20)[0-9]{2}(?![0-9])|day"
+)
+"""What lines have with a date or time: the words of others are not looked at."""
 _MARKS: Final = "()[]{}<>\"'`*,.;:!?"
 _LONGEST_WORD: Final = 10_000
 
