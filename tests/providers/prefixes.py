@@ -64,6 +64,40 @@ class BreakpointCache:
         return Answer(message | {"content": content, "usage": usage})
 
 
+class NewestMessageCache:
+    """The same by what OpenAI publishes of its models from GPT-5.6 on, message by message.
+
+    What the newest message of the user or of a tool stands behind is cached, and what the last three breakpoints do. A
+    prompt reads the longest of it that is its own beginning.
+    """
+
+    def __init__(self) -> None:
+        self._ends: set[str] = set()
+
+    def tokens_not_read(self, body: dict[str, Any]) -> int:
+        whole, ends, marks, chars, newest = sha256(), list[str](), list[int](), list[int](), 0
+        for at, message in enumerate(body.get("messages") or body["input"]):
+            text, is_marked = _without_breakpoint(message)
+            whole.update(text.encode())
+            ends.append(whole.hexdigest())
+            chars.append((chars[-1] if chars else 0) + len(text))
+            marks += [at] if is_marked else []
+            newest = at if message.get("role") in ("user", "tool") or "output" in message else newest
+        read = max((chars[at] for at, end in enumerate(ends) if end in self._ends), default=0)
+        self._ends |= {ends[at] for at in (*marks[-3:], newest)}
+        return (chars[-1] - read) // _CHARS_PER_TOKEN
+
+
+def _without_breakpoint(message: dict[str, Any]) -> tuple[str, bool]:
+    """A message as text, whose content is the same as a string or as a part, and whether it has a breakpoint."""
+    member = "output" if "output" in message else "content"
+    if not isinstance(message.get(member), list):
+        return json.dumps(message), False
+    parts: list[dict[str, Any]] = message[member]
+    texts = "".join(part["text"] for part in parts)
+    return json.dumps({**message, member: texts}), any("prompt_cache_breakpoint" in part for part in parts)
+
+
 def _blocks(body: dict[str, Any]) -> tuple[list[str], list[int], list[int]]:
     """Of each block the hash of all through its end, the places of breakpoints, and the characters through its end."""
     settings = {"tool_choice": body.get("tool_choice"), "thinking": body.get("thinking")}

@@ -79,9 +79,9 @@ class Wire:
     async def provider_at(
         self, base_url: str, sleep: Callable[[float], Awaitable[None]] | None = None, **endpoint: Any
     ) -> AsyncGenerator[Provider]:
-        settings: dict[str, Any] = {**self.keys, "timeout_s": 60.0, **endpoint}
+        settings: dict[str, Any] = {**self.keys, "model": "served-model", "timeout_s": 60.0, **endpoint}
         adapter = self.adapter(
-            Endpoint("main", ModelEntry(model="served-model", base_url=base_url, **settings), SECRET),
+            Endpoint("main", ModelEntry(base_url=base_url, **settings), SECRET),
             now=lambda: NOW,
             retry=RetryPolicy(jitter=lambda ceiling_s: ceiling_s, sleep=sleep or Waits()),
         )

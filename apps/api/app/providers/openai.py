@@ -15,14 +15,12 @@ from itertools import takewhile
 from typing import Any, Final
 
 import httpx
-import numpy as np
 
 from app.domain.content import (
     JsonMessages,
     as_function,
     content_text,
     custom_call_json,
-    fields_of,
     is_custom,
     joined,
     tool_name,
@@ -34,14 +32,13 @@ from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonOb
 from app.providers.base import DeltaSink, Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry, ThinkTags
 from app.providers.error_object import ErrorObject
-from app.providers.failures import unusable_answer
-from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
+from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly, embeddings_of
+from app.providers.openai_breakpoints import takes_breakpoints, with_breakpoints
 from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall, parts_left_out
 from app.providers.responses import RESPONSES_OPTIONS, ResponsesCall
 from app.providers.transport import RetryPolicy
-from app.providers.wire import json_bytes, list_of, reasoning_blocks, token_count
+from app.providers.wire import json_bytes, list_of, reasoning_blocks
 
-MOST_DIMENSIONS: Final = 4096
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 """What Google documents in the place of the signature of a call that none of its models made."""
@@ -96,10 +93,12 @@ def not_sent(entry: ModelEntry) -> frozenset[Part]:
     reasoning."""
     is_own = chat_url(entry).host == "api.openai.com" or _is_azure(entry)
     named, details = entry.max_tokens_field, entry.return_reasoning
+    has_key = is_own if entry.prompt_cache_key is None else entry.prompt_cache_key
     return parts_left_out(
         {
             "max_completion_tokens": is_own if named is None else named == "max_completion_tokens",
-            "cache_key": is_own if entry.prompt_cache_key is None else entry.prompt_cache_key,
+            "cache_key": has_key,
+            "breakpoints": has_key and takes_breakpoints(entry.model),
             "custom_tools": is_own if entry.custom_tools is None else entry.custom_tools,
             "details": is_openrouter(entry) if details is None else details == "signatures",
         }
@@ -119,7 +118,8 @@ class OpenAIProvider(RemoteModel):
         headers = chat_headers(endpoint)
         super().__init__(endpoint, chat_url(entry), headers, _ChatCall, not_sent(entry), now, retry)
         has_key, has_custom = entry.prompt_cache_key is not False, entry.custom_tools is not False
-        refused = parts_left_out({"cache_key": has_key, "custom_tools": has_custom})
+        has_breakpoints = "breakpoints" not in self._refused
+        refused = parts_left_out({"cache_key": has_key, "breakpoints": has_breakpoints, "custom_tools": has_custom})
         url = chat_url(entry, "/responses")
         self._responses = RemoteModel(endpoint, url, headers, ResponsesCall, refused, now, retry)
         self.options = RESPONSES_OPTIONS if entry.api == "responses" else CHAT_OPTIONS
@@ -158,7 +158,7 @@ class OpenAIProvider(RemoteModel):
         url = chat_url(self._entry, "/embeddings")
         body = {"model": self._entry.model, "input": texts, "encoding_format": "float", **self._entry.parameters}
         answer = await self._look_up(url, json_bytes(body), timeout_s=timeout_s)
-        return _embeddings(answer, len(texts), self._label)
+        return embeddings_of(answer, len(texts), self._label)
 
 
 class _ChatCall(WireCall):
@@ -171,7 +171,8 @@ class _ChatCall(WireCall):
     @property
     def is_ready(self) -> bool:
         takes_calls = self.takes("long_call_ids") and self.takes("malformed_arguments")
-        return takes_calls and not (self._names_as_text or self._custom_names()) and self._is_neutral_form
+        in_other_form = self._names_as_text or self._custom_names() or self.takes("breakpoints")
+        return takes_calls and not in_other_form and self._is_neutral_form
 
     @cached_property
     def _is_neutral_form(self) -> bool:
@@ -229,11 +230,16 @@ class _ChatCall(WireCall):
             if not takes("empty_answers"):
                 pieces = [piece.replace(_EMPTY % b"", _EMPTY % _NO_ANSWER.encode()) for piece in pieces]
             return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
-        spoken = with_speakers(request.messages) if self._names_as_text else request.messages
-        messages = _with_text_results([self._message(message, custom) for message in spoken])
-        system = "system" if takes("system_role") else "user"
-        body["messages"] = messages if self._takes_roles else _strict(messages, system)
+        body["messages"] = self._messages(custom)
         return (json_bytes(body),)
+
+    def _messages(self, custom: frozenset[str | None]) -> list[PromptMessage]:
+        given, lasting = self.request.messages, self.request.lasting_messages
+        neutral = [self._message(each, custom) for each in (with_speakers(given) if self._names_as_text else given)]
+        sent = _with_text_results(neutral)
+        if self.takes("breakpoints"):
+            sent = with_breakpoints(sent, len(_with_text_results(neutral[:lasting])), text_type="text")
+        return sent if self._takes_roles else _strict(sent, "system" if self.takes("system_role") else "user")
 
     def _message(self, given: PromptMessage, custom: frozenset[str | None]) -> PromptMessage:
         omitted = _OTHER_WIRES_ONLY if self.takes("reasoning") else _OTHER_WIRES_ONLY | {"reasoning_content"}
@@ -289,6 +295,7 @@ class _ChatCall(WireCall):
             "system_role": _NO_SYSTEM_ROLE.search(says),
             "empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
             "cache_key": error.refuses("prompt_cache_key"),
+            "breakpoints": error.names("prompt_cache_breakpoint"),
             "no_earlier_tools": self.requires_earlier_tools(error),
             "custom_tools": refused and self._custom_names() and names("custom"),
             "chat_for_tools": refuses_effort and "/responses" in says and self.entry.api is None,
@@ -372,25 +379,3 @@ def _call(call: JsonObject, custom_names: frozenset[str | None]) -> JsonObject:
     if function["name"] not in custom_names:
         return call
     return custom_call_json(ToolCall(call["id"], function["name"], function["arguments"]))
-
-
-def _embeddings(answer: Any, count: int, label: str) -> Embedded:
-    """A vector for each of `count` texts. Raises `ProviderDown` for any other answer, or if their dimensions differ."""
-    items = [fields_of(item) for item in list_of(fields_of(answer).get("data"))]
-    indexes = [item.get("index", at) for at, item in enumerate(items)]
-    if sorted(index for index in indexes if type(index) is int) != list(range(count)) or len(items) != count:
-        raise unusable_answer(label, f"it has other vectors than one for each of {count} texts", 200)
-    rows = [
-        list_of(item.get("embedding")) for _, item in sorted(zip(indexes, items, strict=True), key=lambda pair: pair[0])
-    ]
-    if {len(row) for row in rows} - set(range(1, MOST_DIMENSIONS + 1)) or len({len(row) for row in rows}) != 1:
-        raise unusable_answer(label, f"its vectors have not all the same 1 to {MOST_DIMENSIONS} dimensions", 200)
-    if not all(type(value) in (float, int) for row in rows for value in row):
-        raise unusable_answer(label, "its vectors are not made of numbers", 200)
-    with np.errstate(all="ignore"):
-        try:
-            vectors = np.array(rows, np.float64).astype(np.float32)
-        except OverflowError as error:
-            raise unusable_answer(label, "its vectors are not made of numbers", 200) from error
-    usage = fields_of(fields_of(answer).get("usage"))
-    return Embedded(vectors, token_count(usage.get("prompt_tokens", usage.get("total_tokens"))))

@@ -1,4 +1,4 @@
-"""A chat completion -> `Completion`, whole or streamed.
+"""A chat completion -> `Completion`, whole or streamed; vectors of texts -> `Embedded`.
 
 Streams differ most in tool calls: fragments by index, fragments without an index or an id, an id in every fragment,
 whole calls at once, several whole calls under one index.
@@ -10,10 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 from app.domain.content import arguments_of, fields_of, storable
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
+from app.providers.base import Embedded
 from app.providers.catalogue_file import ThinkTags
 from app.providers.error_object import ErrorObject, error_object
+from app.providers.failures import unusable_answer
 from app.providers.stream import Assembly, Event, ReplyRoom, StreamedError
 from app.providers.think_tags import TaggedText
 from app.providers.wire import (
@@ -30,6 +34,7 @@ from app.providers.wire import (
     token_count,
 )
 
+MOST_DIMENSIONS: Final = 4096
 SIGNATURE: Final = "thought_signature"
 DETAIL_TYPES: Final = ("reasoning.text", "reasoning.summary", "reasoning.encrypted")
 """The types of OpenRouter's `reasoning_details`. openrouter.ai/docs/guides/best-practices/reasoning-tokens"""
@@ -335,3 +340,25 @@ def _is_another(call: _CallInParts, identity: str, arguments: str | None) -> boo
     if identity and call.identity:
         return True
     return bool(arguments) and call.has_whole_arguments()
+
+
+def embeddings_of(answer: Any, count: int, label: str) -> Embedded:
+    """A vector for each of `count` texts. Raises `ProviderDown` for any other answer, or if their dimensions differ."""
+    items = [fields_of(item) for item in list_of(fields_of(answer).get("data"))]
+    indexes = [item.get("index", at) for at, item in enumerate(items)]
+    if sorted(index for index in indexes if type(index) is int) != list(range(count)) or len(items) != count:
+        raise unusable_answer(label, f"it has other vectors than one for each of {count} texts", 200)
+    rows = [
+        list_of(item.get("embedding")) for _, item in sorted(zip(indexes, items, strict=True), key=lambda pair: pair[0])
+    ]
+    if {len(row) for row in rows} - set(range(1, MOST_DIMENSIONS + 1)) or len({len(row) for row in rows}) != 1:
+        raise unusable_answer(label, f"its vectors have not all the same 1 to {MOST_DIMENSIONS} dimensions", 200)
+    if not all(type(value) in (float, int) for row in rows for value in row):
+        raise unusable_answer(label, "its vectors are not made of numbers", 200)
+    with np.errstate(all="ignore"):
+        try:
+            vectors = np.array(rows, np.float64).astype(np.float32)
+        except OverflowError as error:
+            raise unusable_answer(label, "its vectors are not made of numbers", 200) from error
+    usage = fields_of(fields_of(answer).get("usage"))
+    return Embedded(vectors, token_count(usage.get("prompt_tokens", usage.get("total_tokens"))))

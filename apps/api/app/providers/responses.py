@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from app.domain.content import (
@@ -19,6 +20,7 @@ from app.domain.content import (
 )
 from app.domain.types import CHAT_OPTIONS, Content, JsonObject, PromptMessage, ToolDefinition
 from app.providers.error_object import ErrorObject
+from app.providers.openai_breakpoints import with_breakpoints
 from app.providers.remote import Part, WireCall
 from app.providers.responses_answer import REASONING, ResponseAssembly
 from app.providers.wire import json_bytes, reasoning_blocks
@@ -42,12 +44,17 @@ class ResponsesCall(WireCall):
         request, takes = self.request, self.takes
         custom = frozenset(tool_name(tool) for tool in request.tools if takes("custom_tools") and is_custom(tool))
         messages = request.messages if takes("malformed_arguments") else map(with_object_arguments, request.messages)
+        items_of = partial(_items, custom=custom, with_reasoning=takes("reasoning"))
+        items = items_of(messages := list(messages))
+        if takes("breakpoints"):
+            lasting = len(items_of(messages[: request.lasting_messages]))
+            items = with_breakpoints(items, lasting, text_type="input_text")
         body: JsonObject = {
             "model": self.entry.model,
             "store": False,
             **_options({**self.entry.parameters, **request.options}),
             "max_output_tokens": max(request.max_output_tokens, _LEAST_OUTPUT_TOKENS),
-            "input": _items(list(messages), custom, with_reasoning=takes("reasoning")),
+            "input": items,
         }
         if takes("sealed"):
             body["include"] = ["reasoning.encrypted_content"]
@@ -71,6 +78,7 @@ class ResponsesCall(WireCall):
             "reasoning": of_sealed and any("reasoning_blocks" in each for each in request.messages),
             "sealed": of_sealed or error.names("include"),
             "cache_key": error.refuses("prompt_cache_key"),
+            "breakpoints": error.names("prompt_cache_breakpoint"),
             "custom_tools": any(map(is_custom, request.tools)) and error.names("custom"),
             "malformed_arguments": self.has_malformed_arguments,
             "schema": request.response_schema is not None and error.names("text", "json_schema"),
@@ -93,7 +101,7 @@ def _options(given: Mapping[str, Any]) -> JsonObject:
 
 
 def _items(
-    messages: Sequence[PromptMessage], custom: frozenset[str | None], *, with_reasoning: bool
+    messages: Sequence[PromptMessage], *, custom: frozenset[str | None], with_reasoning: bool
 ) -> list[JsonObject]:
     """The prompt as items, whose calls of the `custom` tools are calls of custom tools. They have no ids: the provider
     would look for stored items."""
