@@ -28,6 +28,7 @@ from app.domain.content import (
     with_speakers,
 )
 from app.domain.errors import ProviderError
+from app.domain.frozen import replace
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage, ToolCall
 from app.providers.base import DeltaSink, Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry, ThinkTags
@@ -65,6 +66,7 @@ _EMPTY: Final = b'{"content":"%b","role":"assistant"}'
 _NOT_NEUTRAL: Final = (b'],"role":"tool"', b'"reasoning_content":', b'"reasoning_blocks":')
 """In canonical JSON, the end of a tool's result that consists of parts (the content of other messages precedes another
 role), and the fields of earlier reasoning. A quotation mark within a text is escaped."""
+_XAI_HOST: Final = re.compile(r"(?:[\w-]+\.)?api\.x\.ai")
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
@@ -105,6 +107,15 @@ def not_sent(entry: ModelEntry) -> frozenset[Part]:
     )
 
 
+def routed(request: CompletionRequest, entry: ModelEntry) -> CompletionRequest:
+    """The request of a chat completion with the header by which xAI finds the server that has the session's prompts in
+    its cache; no other has. docs.x.ai/developers/advanced-api-usage/prompt-caching/maximizing-cache-hits"""
+    is_xai = _XAI_HOST.fullmatch(chat_url(entry).host) and entry.prompt_cache_key is not False
+    if not is_xai or request.cache_key is None:
+        return request
+    return replace(request, headers={**request.headers, "x-grok-conv-id": request.cache_key})
+
+
 def think_tags(entry: ModelEntry) -> ThinkTags:
     """MiniMax's models want their tags back, in the text: platform.minimax.io/docs/api-reference/text-openai-api"""
     return entry.think_tags or ("keep" if "minimax" in (entry.model or "").lower() else "separate")
@@ -136,7 +147,7 @@ class OpenAIProvider(RemoteModel):
                 if is_fixed or error.status not in NO_SUCH_ENDPOINT:
                     raise
             self._refused = (self._refused - {"chat_for_tools"}).union(("effort_for_tools",))
-        return await super().complete(request, on_delta)
+        return await super().complete(routed(request, self._entry), on_delta)
 
     async def aclose(self) -> None:
         await super().aclose()
