@@ -21,7 +21,7 @@ from app.domain.types import Completion, CompletionRequest, ToolCall, Usage
 from app.providers import transport
 from app.providers.base import Endpoint
 from app.providers.catalogue_file import ModelEntry
-from app.providers.openai import chat_headers, chat_url, not_sent, routed
+from app.providers.openai import chat_headers, chat_url, not_sent, takes_conversation_header, with_conversation_header
 
 from .asking import OK, PROMPT, REQUEST, answer_to, chat, failure_of, provider_at, settled
 from .server import Answer, Raw, Reset, Step, Stream, serving
@@ -106,14 +106,15 @@ async def test_the_calls_of_a_session_name_it_to_xai_alone_whose_caches_are_thos
         return ModelEntry(provider="openai", model="m", base_url=url, **keys)
 
     request = replace(REQUEST, cache_key="session-1", headers={"traceparent": "t"})
-    _, server = await answer_to(OK, request=routed(request, at(base_url)))
+    _, server = await answer_to(OK, request=with_conversation_header(request))
     assert server.seen[0].headers["x-grok-conv-id"] == "session-1"
     assert server.seen[0].headers["traceparent"] == "t"
     assert "session-1" not in str(server.seen[0].json)
+    assert with_conversation_header(REQUEST) == REQUEST
+    assert takes_conversation_header(at(base_url))
     for other in ("https://api.openai.com/v1", "https://api.x.ai.example.com/v1", "https://fapi.x.ai/v1"):
-        assert routed(request, at(other)) == request
-    assert routed(request, at(base_url, prompt_cache_key=False)) == request
-    assert routed(REQUEST, at(base_url)) == REQUEST
+        assert not takes_conversation_header(at(other))
+    assert not takes_conversation_header(at(base_url, prompt_cache_key=False))
 
 
 def test_openai_itself_is_called_with_a_cache_key_and_the_newer_name_of_the_output_limit_and_others_without() -> None:

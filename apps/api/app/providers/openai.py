@@ -107,11 +107,14 @@ def not_sent(entry: ModelEntry) -> frozenset[Part]:
     )
 
 
-def routed(request: CompletionRequest, entry: ModelEntry) -> CompletionRequest:
-    """The request of a chat completion with the header by which xAI finds the server that has the session's prompts in
-    its cache; no other has. docs.x.ai/developers/advanced-api-usage/prompt-caching/maximizing-cache-hits"""
-    is_xai = _XAI_HOST.fullmatch(chat_url(entry).host) and entry.prompt_cache_key is not False
-    if not is_xai or request.cache_key is None:
+def takes_conversation_header(entry: ModelEntry) -> bool:
+    """Whether chat completions have the header by which xAI finds the server that has the session's prompts in its
+    cache. docs.x.ai/developers/advanced-api-usage/prompt-caching/maximizing-cache-hits"""
+    return _XAI_HOST.fullmatch(chat_url(entry).host) is not None and entry.prompt_cache_key is not False
+
+
+def with_conversation_header(request: CompletionRequest) -> CompletionRequest:
+    if request.cache_key is None:
         return request
     return replace(request, headers={**request.headers, "x-grok-conv-id": request.cache_key})
 
@@ -135,6 +138,7 @@ class OpenAIProvider(RemoteModel):
         self._responses = RemoteModel(endpoint, url, headers, ResponsesCall, refused, now, retry)
         self.options = RESPONSES_OPTIONS if entry.api == "responses" else CHAT_OPTIONS
         self.takes_any_option: bool = entry.pass_unknown
+        self._takes_conversation_header = takes_conversation_header(entry)
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Over the Responses API if the alias says so, or for tools that chat completions have refused with a reference
@@ -147,7 +151,9 @@ class OpenAIProvider(RemoteModel):
                 if is_fixed or error.status not in NO_SUCH_ENDPOINT:
                     raise
             self._refused = (self._refused - {"chat_for_tools"}).union(("effort_for_tools",))
-        return await super().complete(routed(request, self._entry), on_delta)
+        if self._takes_conversation_header:
+            request = with_conversation_header(request)
+        return await super().complete(request, on_delta)
 
     async def aclose(self) -> None:
         await super().aclose()
