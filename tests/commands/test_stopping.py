@@ -127,15 +127,20 @@ def test_a_request_that_takes_longer_than_it_may_after_the_signal_is_told_so(tmp
     assert "Exception in ASGI application" not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_it_serves_with_standard_streams_that_were_closed_before(
-    tmp_path: Path, database_url: str, closed: str
+    tmp_path: Path, database_url: str, closed: str, workers: int
 ) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = f"exec {sys.executable} -c 'from app.cli import main; main()' serve --port {port} {closed}"
-    settings = {"DATABASE_URL": database_url, "PYTHONPATH": os.pathsep.join(sys.path)}
+    settings = {
+        "DATABASE_URL": database_url,
+        "PLIMSOLL_WORKERS": str(workers),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     process = subprocess.Popen(["/bin/sh", "-c", command], cwd=tmp_path, env=os.environ | settings | pooler_settings())
     try:
         deadline = time.monotonic() + PATIENCE_S

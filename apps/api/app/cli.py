@@ -131,11 +131,14 @@ def mcp_command(
 
 
 def _open_closed_streams() -> None:
-    """Opens the standard streams that were closed before this process began: else a socket or file gets the number of
-    one, and what a library or another program writes there goes into it. `sys.__stdout__` still says that it was."""
+    """Opens the standard streams that were closed before this process began, for the worker processes too: else a
+    socket or file gets the number of one, and what a library or another program writes there goes into it.
+    `sys.__stdout__` still says that it was."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - for the whole process
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 - for the whole process
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def main() -> None:
