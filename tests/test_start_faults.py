@@ -211,6 +211,9 @@ FAULTS: dict[str, Fault] = {
     ),
     ".env that is not text": Fault(dotenv(b"PLIMSOLL_PORT=\xff\n"), (".env cannot be read", "UTF-8")),
     "folder that is not text": Fault(variables(PLIMSOLL_DATA_DIR="\udcff"), ("PLIMSOLL_DATA_DIR: ", "not UTF-8")),
+    "folder of a user that is not text": Fault(
+        lambda folder: {"XDG_DATA_HOME": f"{folder}/\udcff"}, ("PLIMSOLL_DATA_DIR", "not UTF-8")
+    ),
     "origin with a password": Fault(
         variables(PLIMSOLL_CORS_ORIGINS=f"https://one.example, https://me:{SECRET}@two.example"),
         ("PLIMSOLL_CORS_ORIGINS: ", "entry 2"),

@@ -96,12 +96,15 @@ def start(data_dir: Path) -> EmbeddedPostgres:
     `stop()` ends it. Raises `EmbeddedPostgresError`."""
     root = data_dir.resolve() / "postgres"
     try:
+        str(root).encode()  # which a setting was checked for, but not the user's or the current folder
         binaries = find_binaries()
         identity = embedded_identity.identity_for(root, binaries / "postgres")
         with locked(root / "lock"):
             return _hold(root, binaries, identity)
     except OSError as error:
         raise _unusable(root, error) from error
+    except UnicodeEncodeError as error:
+        raise _unusable(root, "the path is not UTF-8") from error
     except embedded_identity.NoIdentityError as error:
         raise EmbeddedPostgresError(str(error)) from error
 
@@ -125,8 +128,8 @@ def migrated(data_dir: Path, *, restart_s: float | None = None) -> Generator[str
         server.stop()
 
 
-def _unusable(root: Path, error: OSError) -> EmbeddedPostgresError:
-    return EmbeddedPostgresError(f"The embedded Postgres cannot use {root} (PLIMSOLL_DATA_DIR): {error}")
+def _unusable(root: Path, reason: object) -> EmbeddedPostgresError:
+    return EmbeddedPostgresError(f"The embedded Postgres cannot use {root} (PLIMSOLL_DATA_DIR): {reason}")
 
 
 def _hold(root: Path, binaries: Path, identity: embedded_identity.Identity) -> EmbeddedPostgres:
