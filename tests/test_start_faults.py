@@ -133,6 +133,13 @@ def data_dir_is_a_file(folder: Path) -> Settings:
     return {"PLIMSOLL_DATA_DIR": str(folder / "file")}
 
 
+def no_certificates(folder: Path) -> Settings:
+    (folder / "models.toml").write_text(CATALOGUE.replace("http:", "https:"))
+    (folder / "corporate.pem").write_text("")
+    named = {"MODELS_FILE": "models.toml", "SSL_CERT_FILE": "corporate.pem"}
+    return named | {"DATABASE_URL": f"postgresql://someone:{SECRET}@127.0.0.1:1/db"}
+
+
 def not_text(folder: Path) -> Settings:
     (folder / "models.toml").write_bytes(b"default = '\xff'")
     return {"MODELS_FILE": "models.toml"}
@@ -255,6 +262,11 @@ FAULTS: dict[str, Fault] = {
         variables(DATABASE_URL=f"postgresql://u:{SECRET}@127.0.0.1:65536/db"), ("DATABASE_URL", "host:port")
     ),
     "empty connection string": Fault(variables(DATABASE_URL=""), ("DATABASE_URL: it is empty",)),
+    "file of certificates without one": Fault(no_certificates, ("SSL_CERT_FILE: ", "corporate.pem")),
+    "file of certificates that is not there": Fault(
+        lambda folder: no_certificates(folder) | {"SSL_CERT_FILE": "absent.pem"},
+        ("SSL_CERT_FILE: ", "absent.pem", "No such file"),
+    ),
     "certificate that is not there": Fault(
         variables(DATABASE_URL=f"postgresql://u:{SECRET}@127.0.0.1:1/db?sslmode=verify-full&sslrootcert=/absent.pem"),
         ("DATABASE_URL", "certificate file"),

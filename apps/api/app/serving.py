@@ -39,6 +39,7 @@ from app.db.sessions import list_sessions
 from app.domain.errors import OperatorError, PlimsollError
 from app.providers.catalogue_file import read_catalogue
 from app.providers.local_embeddings import is_installed
+from app.providers.transport import trusted_certificates
 from app.services.archive.transfer import import_session
 from app.services.embeddings import LOCAL
 from app.services.keys import OPEN_TENANT, any_key_exists
@@ -73,6 +74,8 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
         raise OperatorError(
             f"CONTEXT_SUMMARY_MODEL: there is no model {settings.context_summary_model!r}, only {known}"
         )
+    if any(entry.address.startswith("https:") for entry in catalogue.models.values()):
+        trusted_certificates()
     embedding = settings.context_embedding_model
     takes_texts = {alias for alias, entry in catalogue.models.items() if entry.provider == "openai"}
     if embedding not in {"", LOCAL, *takes_texts}:

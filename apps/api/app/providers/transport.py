@@ -26,7 +26,7 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
-from app.domain.errors import ProviderDown, ProviderError, ProviderTimeout
+from app.domain.errors import OperatorError, ProviderDown, ProviderError, ProviderTimeout
 from app.domain.frozen import frozen
 from app.providers.wire import MalformedAnswerError
 
@@ -101,9 +101,18 @@ class HttpReply:
             self._release()
 
 
+def trusted_certificates() -> ssl.SSLContext:
+    """The certificates that all aliases trust. Raises `OperatorError` if the environment names a file without any."""
+    file = os.environ.get("SSL_CERT_FILE")
+    try:
+        return _certificates(file, os.environ.get("SSL_CERT_DIR"))
+    except OSError as error:
+        raise OperatorError(f"SSL_CERT_FILE: {file} has no certificates that can be read: {error.strerror}") from error
+
+
 @cache
 def _certificates(_file: str | None, _folder: str | None) -> ssl.SSLContext:
-    """The certificates that all aliases trust if the environment names these. Each copy takes 20 ms and 0.8 MB."""
+    """Those that these variables name. Each copy takes 20 ms and 0.8 MB."""
     return httpx.create_ssl_context()
 
 
@@ -119,8 +128,7 @@ class HttpTransport:
         self._label = label
         self._calls = FairGate(most_calls, share_of(most_calls, tenant_ratio))
         # Certificates are always checked with https; a plain http address needs none loaded.
-        named = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-        self._certificates = _certificates(*named) if encrypted else True
+        self._certificates = trusted_certificates() if encrypted else True
         self._session: aiohttp.ClientSession | None = None
 
     def _open_session(self) -> aiohttp.ClientSession:
