@@ -113,6 +113,13 @@ def test_serve_from_nothing_prints_a_curl_line_that_answers_a_turn(tmp_path: Pat
     assert not (tmp_path / "var").exists()
 
 
+def test_how_libpq_connects_to_other_servers_is_not_asked_of_the_embedded_one(tmp_path: Path) -> None:
+    others = {"PGSSLMODE": "verify-full", "PGSSLNEGOTIATION": "direct", "PGTARGETSESSIONATTRS": "standby"}
+    with serving(tmp_path, "--workers", "2", HOME=str(tmp_path), **others) as (process, printed):
+        assert httpx.get(f"{address(printed)}/readyz", timeout=PATIENCE_S).status_code == 200
+    assert process.returncode == 0
+
+
 def test_a_log_on_a_full_disk_costs_no_connection(tmp_path: Path, database_url: str) -> None:
     (tmp_path / "log").symlink_to("/dev/full")
     with (

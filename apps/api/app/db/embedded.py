@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 _RESTARTS = "restarts"
 _LONGEST_SOCKET_PATH_BYTES = 103  # `sun_path` has 104 bytes on macOS and 108 on Linux, the closing NUL included
+_OF_OTHER_SERVERS = ("PGSSLMODE", "PGSSLNEGOTIATION", "PGTARGETSESSIONATTRS")
+"""Variables from which the driver takes how to connect, where a connection string says nothing of it."""
 _LOOK_S = 0.25
 _LONGEST_PAUSE_S = 10.0
 _STEADY_S = 5.0
@@ -113,9 +115,12 @@ def start(data_dir: Path) -> EmbeddedPostgres:
 def migrated(data_dir: Path, *, restart_s: float | None = None) -> Generator[str]:
     """The connection string of the server of this data folder, with this version's schema; the block holds the server.
 
-    With `restart_s` the server is started again if it ends meanwhile: see `kept_running`. Raises
-    `EmbeddedPostgresError` and `MigrationFailed`. Not for a thread with an event loop, which it would block.
+    With `restart_s` the server is started again if it ends meanwhile: see `kept_running`. Takes `_OF_OTHER_SERVERS` out
+    of the environment. Raises `EmbeddedPostgresError` and `MigrationFailed`. Not for a thread with an event loop, which
+    it would block.
     """
+    for name in _OF_OTHER_SERVERS:
+        os.environ.pop(name, None)
     server = start(data_dir)
     try:
         if asyncio.run(reach(server.dsn, transaction_pooler=False)) is not SchemaState.CURRENT:
