@@ -38,8 +38,8 @@ from app.db.schema import SchemaState, reach
 from app.db.sessions import list_sessions
 from app.domain.errors import OperatorError, PlimsollError
 from app.providers.catalogue_file import read_catalogue
+from app.providers.certificates import trusted_certificates
 from app.providers.local_embeddings import is_installed
-from app.providers.transport import trusted_certificates
 from app.services.archive.transfer import import_session
 from app.services.embeddings import LOCAL
 from app.services.keys import OPEN_TENANT, any_key_exists

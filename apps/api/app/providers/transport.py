@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import socket
-import ssl
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import aiohttp
-import httpx
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
-from app.domain.errors import OperatorError, ProviderDown, ProviderError, ProviderTimeout
+from app.domain.errors import ProviderDown, ProviderError, ProviderTimeout
 from app.domain.frozen import frozen
+from app.providers.certificates import trusted_certificates
 from app.providers.wire import MalformedAnswerError
 
 MOST_ANSWER_BYTES: Final = 4 * 1024 * 1024
@@ -99,21 +97,6 @@ class HttpReply:
                 await self._response.wait_for_close()
         finally:
             self._release()
-
-
-def trusted_certificates() -> ssl.SSLContext:
-    """The certificates that all aliases trust. Raises `OperatorError` if the environment names a file without any."""
-    file = os.environ.get("SSL_CERT_FILE")
-    try:
-        return _certificates(file, os.environ.get("SSL_CERT_DIR"))
-    except OSError as error:
-        raise OperatorError(f"SSL_CERT_FILE: {file} has no certificates that can be read: {error.strerror}") from error
-
-
-@cache
-def _certificates(_file: str | None, _folder: str | None) -> ssl.SSLContext:
-    """Those that these variables name. Each copy takes 20 ms and 0.8 MB."""
-    return httpx.create_ssl_context()
 
 
 class HttpTransport:
