@@ -96,8 +96,8 @@ def new_messages(
 def lacking(
     messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None = None
 ) -> tuple[Message, ...]:
-    """The stored messages after the newest reply of the list that are not in the list, or again in `new_messages`. None
-    if no reply is common: then the list may be only the newest messages of the client's."""
+    """The stored messages after the newest reply of the list that are not in the list, or again in `new_messages`.
+    Empty if no reply is common: then the list may be only the newest messages of the client's."""
     messages = _with_left_out(messages, stored)
     tail, known = _after_common(messages, stored, anchor)
     if len(tail) == len(messages):

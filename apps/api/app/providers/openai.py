@@ -114,6 +114,7 @@ def takes_conversation_header(entry: ModelEntry) -> bool:
 
 
 def with_conversation_header(request: CompletionRequest) -> CompletionRequest:
+    """The request with xAI's header, which has the `cache_key`; the same without one."""
     if request.cache_key is None:
         return request
     return replace(request, headers={**request.headers, "x-grok-conv-id": request.cache_key})

@@ -72,7 +72,7 @@ _BREAKS: Final = "\\n\\r\\v\\f\\x1c-\\x1e\\x85\u2028\u2029"
 _OPENS: Final = "\\[\uff3b\u3010\u3014\u27e6\u301a"
 _HANDLED: Final = "[mM\uff2d\uff4d]\\d"
 _LIKE_AN_ENTRY: Final = re.compile(
-    rf"(?<=[{_BREAKS}])((?>(?:[^\w{_OPENS}{_BREAKS}]|[\u115f\u1160\u3164\uffa0]|[{_OPENS}](?!{_HANDLED}))*))(?=[{_OPENS}]{_HANDLED})"
+    rf"(?<=[{_BREAKS}])((?>(?:[^\w{_OPENS}{_BREAKS}]++|[\u115f\u1160\u3164\uffa0]|[{_OPENS}](?!{_HANDLED}))*))(?=[{_OPENS}]{_HANDLED})"
 )
 """The beginning of a line up to what looks like the label of an entry: also behind fillers, which count as letters,
 with brackets and letters of another width, and with digits of any script."""
