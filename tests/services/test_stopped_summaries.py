@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.db.sessions import session_exists
 from app.domain.errors import TurnCancelled, TurnLost
 from app.domain.types import SessionRef, TurnId
 from app.engine.policy.policy import ContextPolicy
 from app.services.background import end_lost_turns
-from app.services.sessions import delete_session
+from app.services.runtime import Runtime
+from app.services.sessions import delete_session, erase_if
 from app.services.summaries import list_summaries
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnEvent
@@ -151,14 +153,20 @@ async def test_a_lost_turn_leaves_no_summary_and_calls_no_model(database_url: st
         assert (turn.asked, turn.answered) == (1, 8)
 
 
+async def erase_at_once(rt: Runtime, session: SessionRef) -> None:
+    """As with the last response of a session: its turn and its summary are cancelled together."""
+    assert await erase_if(rt, rt.database, session, lambda tx: session_exists(tx, session))
+
+
+@pytest.mark.parametrize("erase", [delete_session, erase_at_once])
 @pytest.mark.parametrize("ahead", [False, True])
 async def test_the_summary_of_a_deleted_session_is_stopped_and_not_called_for_again(
-    database_url: str, tmp_path: Path, *, ahead: bool
+    database_url: str, tmp_path: Path, erase: Callable[[Runtime, SessionRef], Awaitable[None]], *, ahead: bool
 ) -> None:
     policy = {"summary_model": "small", "summary_max_ratio": 0.02, "summarize_ahead": ahead}
     async with summarizing(database_url, tmp_path, **policy) as turn:
-        await delete_session(turn.at.rt, turn.session)
+        await erase(turn.at.rt, turn.session)
         turn.may_end.set()
-        await turn.at.rt.chores.settle()
         await asyncio.gather(turn.posted, return_exceptions=True)
+        await turn.at.rt.chores.settle()
         assert turn.asked == 1

@@ -98,8 +98,8 @@ class Chores:
         return any(task.get_name() == name for task in self._tasks)
 
     def cancel(self, name: str) -> None:
-        """Cancels the running tasks of this name."""
-        for task in self._tasks:
+        """Cancels the running tasks of this name, also one whose caller waits for its result or has just left it."""
+        for task in asyncio.all_tasks():
             if task.get_name() == name:
                 task.cancel()
 
