@@ -149,6 +149,26 @@ def test_tools_of_a_namespace_are_offered_one_by_one_and_called_by_their_own_nam
         assert len(sessions(at)) == int(stored)
 
 
+@pytest.mark.parametrize("hosted", ["web_search", "web_search_preview", "image_generation"])
+def test_a_search_of_the_web_is_left_out_beside_tools_of_the_client(
+    database_url: str, tmp_path: Path, hosted: str
+) -> None:
+    """Codex has it on by default: the 400 kept everybody from using it before its configuration was changed."""
+    offered: Any = [{"type": hosted, "external_web_access": False}, *TOOLS]
+    with chat_service(database_url, tmp_path, say("Done.")) as at:
+        response = at.client.responses.create(model="main", input="Patch it.", tools=offered)
+        assert [tool.type for tool in response.tools] == [tool["type"] for tool in TOOLS]
+        assert len(at.model.seen[0].json["tools"]) == len(TOOLS)
+        forced: Any = {"type": hosted}
+        with pytest.raises(openai.BadRequestError) as refused:
+            at.client.responses.create(model="main", input="Hi", tools=offered, tool_choice=forced)
+        assert str(refused.value.param).startswith("tool_choice")
+        with pytest.raises(openai.BadRequestError, match=f"hosts {hosted}") as alone:
+            at.client.responses.create(model="main", input="Hi", tools=offered[:1])
+        assert alone.value.param == "tools[0]"
+        assert at.model.hits == 1
+
+
 def test_a_tool_of_a_namespace_without_a_form_is_refused_by_its_place(database_url: str, tmp_path: Path) -> None:
     hosted: Any = NOTES | {"tools": [*NOTES["tools"], {"type": "web_search"}]}
     with chat_service(database_url, tmp_path) as at:

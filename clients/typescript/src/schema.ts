@@ -2362,7 +2362,7 @@ export interface components {
         };
         /**
          * HostedToolIn
-         * @description A tool that OpenAI runs.
+         * @description A tool that OpenAI runs. A search of the web and image generation are left out beside tools of the client.
          */
         HostedToolIn: {
             /** Type */

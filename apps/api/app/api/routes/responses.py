@@ -4,7 +4,7 @@ conversation now, and returns an item that replaces it in the next request."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -253,9 +253,10 @@ def _response_request(
         raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
     check_model(rt, body.model)
     previous = _previous_of(body.previous_response_id)
-    tools, tool_choice = chosen_tools(chat_tools(raw.get("tools") or ()), raw.get("tool_choice"))
+    own_tools = _own_tools(raw)
+    tools, tool_choice = chosen_tools(chat_tools(own_tools), raw.get("tool_choice"))
     conversation, stored = _conversation(body), body.store is not False
-    form = _repeated_form(raw, body, conversation)
+    form = _repeated_form(raw, body, conversation, own_tools)
     options = TurnOptions(
         tools=tools,
         tool_choice=tool_choice,
@@ -275,6 +276,15 @@ def _response_request(
         lifetime=Lifetime.WITH_RESPONSES if stored else Lifetime.FOR_ANSWER,
     )
     return ResponseRequest(chat=chat, previous=previous, conversation=conversation)
+
+
+def _own_tools(raw: JsonObject) -> list[JsonObject]:
+    """The tools that the client runs. Raises `InvalidRequest` if it has only tools that are left out."""
+    tools: list[JsonObject] = raw.get("tools") or []
+    own = [tool for tool in tools if tool["type"] not in schemas.LEFT_OUT_TOOLS]
+    if tools and not own:
+        raise InvalidRequest(f"{schemas.hosted_tool(tools[0]['type'])}.", ("body", "tools", "0"))
+    return own
 
 
 def _policy(body: schemas.ResponseIn) -> JsonObject:
@@ -340,7 +350,9 @@ def _response_format(text_format: JsonObject | None) -> JsonObject | None:
     return {"type": "json_schema", "json_schema": schema}
 
 
-def _repeated_form(raw: JsonObject, body: schemas.ResponseIn, conversation: SessionId | None) -> JsonObject:
+def _repeated_form(
+    raw: JsonObject, body: schemas.ResponseIn, conversation: SessionId | None, tools: Sequence[JsonObject]
+) -> JsonObject:
     """The fields of a request that its response repeats."""
     text: JsonObject = raw.get("text") or {}
     return {
@@ -353,7 +365,7 @@ def _repeated_form(raw: JsonObject, body: schemas.ResponseIn, conversation: Sess
         "store": body.store is not False,
         "text": {"format": {"type": "text"}} | {name: value for name, value in text.items() if value is not None},
         "tool_choice": raw.get("tool_choice") or "auto",
-        "tools": raw.get("tools") or [],
+        "tools": tools,
         "top_logprobs": 0,
         "truncation": body.truncation or "auto",
         **({"context_management": raw["context_management"]} if body.context_management else {}),

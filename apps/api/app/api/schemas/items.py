@@ -134,24 +134,28 @@ class HostedItemIn(Open):
         raise ValueError(f"Items of {known} are of tools that OpenAI hosts; this service runs none")
 
 
-HOSTED_TOOLS = frozenset(
+LEFT_OUT_TOOLS = frozenset(
     {
-        "apply_patch",
-        "code_interpreter",
-        "computer",
-        "computer_use",
-        "computer_use_preview",
-        "file_search",
         "image_generation",
-        "mcp",
-        "shell",
-        "tool_search",
         "web_search",
         "web_search_2025_08_26",
         "web_search_preview",
         "web_search_preview_2025_03_11",
     }
 )
+"""Hosted tools that agents such as Codex offer beside their own, whatever the server is."""
+
+HOSTED_TOOLS = LEFT_OUT_TOOLS | {
+    "apply_patch",
+    "code_interpreter",
+    "computer",
+    "computer_use",
+    "computer_use_preview",
+    "file_search",
+    "mcp",
+    "shell",
+    "tool_search",
+}
 
 _OF_A_TOOL = re.compile("(.+?)_(?:call|output|call_output|approval_request|approval_response|list_tools)")
 

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from app.api.schemas.chat import PlainFormat
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, text_or_list
-from app.api.schemas.items import HOSTED_TOOLS, ItemIn, ItemOut, MetadataIn
+from app.api.schemas.items import HOSTED_TOOLS, LEFT_OUT_TOOLS, ItemIn, ItemOut, MetadataIn
 from app.api.schemas.values import Answer, FunctionName, In, Open, OutputTokens, VendorIn, optional
 from app.domain.content import fields_of
 from app.domain.types import Name
@@ -56,14 +56,21 @@ class NamespaceIn(Open):
 
 
 class HostedToolIn(Open):
-    """A tool that OpenAI runs."""
+    """A tool that OpenAI runs. A search of the web and image generation are left out beside tools of the client."""
 
     type: str
 
     @model_validator(mode="after")
     def _refused(self) -> HostedToolIn:
-        known = self.type if self.type in HOSTED_TOOLS else "a tool of this type"
-        raise ValueError(f"OpenAI hosts {known}; this service runs no tools. Offer functions or custom tools")
+        if self.type not in LEFT_OUT_TOOLS:
+            raise ValueError(hosted_tool(self.type))
+        return self
+
+
+def hosted_tool(kind: str) -> str:
+    """Why a tool of this type is refused."""
+    known = kind if kind in HOSTED_TOOLS else "a tool of this type"
+    return f"OpenAI hosts {known}; this service runs no tools. Offer functions or custom tools"
 
 
 def _tool_kind(value: object) -> str | None:
