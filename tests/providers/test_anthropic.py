@@ -231,6 +231,17 @@ async def test_tools_are_translated_with_a_breakpoint_on_the_last_and_at_most_fo
     assert json.dumps(body).count("cache_control") <= 4
 
 
+async def test_an_alias_keeps_its_prompts_in_the_cache_for_an_hour() -> None:
+    """As a member of the body the parameter would have been a breakpoint beside these four, which the API refuses."""
+    hour, messages = EPHEMERAL | {"ttl": "1h"}, [*(system(f"Layer {n}") for n in range(9)), user("Hi")]
+    (body,) = await bodies_sent(
+        messages=messages, endpoint={"parameters": {"cache_control": hour}}, tools=[WEATHER], lasting_messages=10
+    )
+    blocks = [*body["system"][-2:], *body["messages"][-1]["content"], *body["tools"]]
+    assert [block["cache_control"] for block in blocks] == [hour] * 4
+    assert json.dumps(body).count("cache_control") == 4
+
+
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [

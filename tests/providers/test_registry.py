@@ -306,6 +306,11 @@ api_key_env = "K"
 provider = "anthropic"
 model = "claude-haiku-4-5"
 api_key_env = "K"
+[models.hourly]
+provider = "anthropic"
+model = "claude-haiku-4-5"
+api_key_env = "K"
+parameters = { cache_control = { type = "ephemeral", ttl = "1h" } }
 [models.tiered]
 provider = "anthropic"
 model = "claude-sonnet-4-5"
@@ -324,6 +329,7 @@ def test_the_prices_are_those_that_openai_and_anthropic_publish_cache_writes_and
     catalogue = load(catalogue_of(PUBLISHED), {"K": "sk"})
     assert catalogue.model("gpt").prices == Prices(0.15, 0.6, 0.075)
     assert catalogue.model("claude").prices == Prices(1.0, 5.0, 0.1, 1.25)
+    assert catalogue.model("hourly").prices == Prices(1.0, 5.0, 0.1, 2.0)
     tiered = catalogue.model("tiered").prices
     assert tiered is not None
     assert tiered.tiers == (Prices(6.0, 22.5, 0.6, 7.5, above_prompt_tokens=200_000),)
@@ -337,7 +343,7 @@ def test_the_prices_are_those_that_openai_and_anthropic_publish_cache_writes_and
 def test_only_thinking_that_is_enabled_has_a_budget(catalogue_of: Callable[[str], Path]) -> None:
     for form, budget in (("enabled", 2000), ("disabled", None), ("adaptive", None)):
         lines = f"parameters = {{ thinking = {{ type = '{form}', budget_tokens = 2000 }} }}\n"
-        text = PUBLISHED.replace('model = "claude-haiku-4-5"\n', f'model = "claude-haiku-4-5"\n{lines}')
+        text = PUBLISHED.replace('model = "claude-haiku-4-5"\n', f'model = "claude-haiku-4-5"\n{lines}', 1)
         model = load(catalogue_of(text), {"K": "sk"}).model("claude")
         assert (model.thinking_budget, model.thinking_tokens(4000)) == (budget, budget or 0)
 

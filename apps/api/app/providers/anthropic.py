@@ -101,6 +101,7 @@ class _MessagesCall(WireCall):
         thinking = self._thinking()
         body: JsonObject = {"model": entry.model, "max_tokens": request.max_output_tokens, **entry.parameters}
         body.pop("thinking", None)
+        cache_control = body.pop("cache_control", _EPHEMERAL)
         if thinking:
             body["thinking"] = thinking
         leading = sum(1 for _ in takewhile(lambda message: message.get("role") == "system", request.messages))
@@ -130,7 +131,7 @@ class _MessagesCall(WireCall):
         if self.takes("cache"):
             # In the order of what a cache hit saves; the last system block is the summary, once there is one.
             for block in [*breakpoints, *system[:-3:-1], *tools[-1:]][:_MOST_BREAKPOINTS]:
-                block["cache_control"] = _EPHEMERAL
+                block["cache_control"] = cache_control
         if tools:
             body["tools"] = tools
             choice = _tool_choice(request.tool_choice if request.tools else "none")

@@ -173,6 +173,8 @@ def _model(alias: str, listed: ModelEntry, name: str, encoding: str, fallback_wi
         window, source = listed.context_window, "catalogue"
     elif published is not None:
         window, source = published, "genai_prices"
+    if listed.provider == "anthropic" and fields_of(listed.parameters.get("cache_control")).get("ttl") == "1h":
+        prices = prices and _of_an_hour(prices)
     return Model(
         alias=alias,
         provider=listed.provider,
@@ -247,6 +249,12 @@ def _prices(model: ModelInfo, at: datetime) -> Prices:
 def _tier(listed: Sequence[object], above_prompt_tokens: int) -> Prices:
     fresh, output, cached, written = (_usd(price, above_prompt_tokens) for price in listed)
     return Prices(fresh, output, cached, written, above_prompt_tokens)
+
+
+def _of_an_hour(prices: Prices) -> Prices:
+    """With the price of writing to Anthropic's cache for an hour: twice that of input, by its documentation."""
+    written = None if prices.input_usd is None else 2 * prices.input_usd
+    return replace(prices, cache_write_usd=written, tiers=tuple(map(_of_an_hour, prices.tiers)))
 
 
 def _usd(price: object, above_prompt_tokens: int) -> float | None:
