@@ -155,6 +155,17 @@ async def test_the_conversation_is_sent_as_items_without_ids() -> None:
     ]
 
 
+async def test_ids_of_calls_are_no_longer_than_the_api_takes_and_those_of_results_are_the_same() -> None:
+    """LiteLLM's ids for Gemini's calls have the signature of the thought."""
+    long, longest = "call_1__thought__" + "x" * 300, "y" * 64
+    calls = [call("read", "{}", long), call("read", "{}", longest)]
+    results = [{"role": "tool", "tool_call_id": each["id"], "content": "text"} for each in calls]
+    body = await sent({"role": "assistant", "content": None, "tool_calls": calls}, *results, tools=[READ])
+    first, second, *found = [item["call_id"] for item in body["input"]]
+    assert [first, second] == found
+    assert (len(first), second) == (64, longest)
+
+
 async def test_parts_are_sent_by_their_names_in_this_api() -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "UklG", "format": "wav"}}
     parts: list[dict[str, Any]] = [

@@ -217,6 +217,36 @@ async def test_a_field_that_is_refused_in_a_list_under_message_is_left_out() -> 
     assert ["reasoning_content" in seen.json["messages"][1] for seen in server.seen] == [True, False]
 
 
+async def test_a_server_that_misses_reasoning_of_some_answers_gets_a_blank_for_them_from_then_on() -> None:
+    """DeepSeek takes what follows a tool's result for the end of its loop. There may be the answer of another turn,
+    which needed no reasoning: one that was recalled, or whose question was pruned."""
+
+    def play(request: Seen) -> Answer:
+        answers = [each for each in request.json["messages"] if each["role"] == "assistant"]
+        sentence = "The `reasoning_content` in the thinking mode must be passed back to the API."
+        refusal = Answer({"error": {"message": sentence, "type": "invalid_request_error"}}, 400)
+        return OK if all(each.get("reasoning_content") for each in answers) else refusal
+
+    call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    request = CompletionRequest(
+        messages=[
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "why"},
+            {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+        ],
+        max_output_tokens=9,
+    )
+    async with serving(play) as server, provider_at(server.base_url) as provider:
+        for _ in range(2):
+            await provider.complete(request)
+    assert server.hits == 3
+    for seen in server.seen[1:]:
+        reasoning = [each.get("reasoning_content") for each in seen.json["messages"]]
+        assert reasoning == [None, "why", None, " ", None]
+
+
 SIGNED = {
     "id": "call_1",
     "type": "function",

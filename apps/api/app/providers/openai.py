@@ -38,7 +38,7 @@ from app.providers.openai_breakpoints import takes_breakpoints, with_breakpoints
 from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall, parts_left_out
 from app.providers.responses import RESPONSES_OPTIONS, ResponsesCall
 from app.providers.transport import RetryPolicy
-from app.providers.wire import json_bytes, list_of, reasoning_blocks
+from app.providers.wire import json_bytes, list_of, reason_in_part, reasoning_blocks
 
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
@@ -268,6 +268,8 @@ class _ChatCall(WireCall):
         details = reasoning_blocks(given, *DETAIL_TYPES)
         if details and self.takes("details"):
             sent["reasoning_details"] = details
+        if not self.takes("partial_reasoning") and sent["role"] == "assistant":
+            sent.setdefault("reasoning_content", " ")
         if not self.takes("long_call_ids"):
             sent = _with_short_ids(sent)
         if custom and "tool_calls" in sent:
@@ -296,15 +298,14 @@ class _ChatCall(WireCall):
         return {name: sent[name] for name in sent if self.request.tools or name != "parallel_tool_calls"}
 
     def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[Part, object]:
-        """What the error names is dropped, or sent in another form: the output limit by its other name, speakers' names
-        before the text, custom tools as functions. Malformed arguments are wrapped and the schema is dropped whatever
-        the error says: servers name them in too many ways, and the answer is validated anyway.
-        """
+        """What the error names is dropped, or sent in another form, such as custom tools as functions. Malformed
+        arguments are wrapped and the schema is dropped whatever the error says: servers name them in too many ways."""
         request, messages, says, names = self.request, self.request.messages, error.message, error.names
         refuses_effort = request.tools and names("reasoning_effort") and names("tools")
         return {
             "limit_field": error.refuses(self._limit_field),
             "reasoning": error.refuses("reasoning_content"),
+            "partial_reasoning": names("reasoning_content") and reason_in_part(messages),
             "details": refused and _REASONING.search(says) and any("reasoning_blocks" in each for each in messages),
             "names": error.refuses("name") and any("name" in each for each in messages),
             "unsigned_calls": names(SIGNATURE) and any("tool_calls" in each for each in messages),

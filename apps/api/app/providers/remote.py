@@ -49,8 +49,8 @@ _WITHOUT_TOOLS: Final = re.compile(r"must define tools|without `tools=` param|ex
 Part: TypeAlias = Literal[
     "breakpoints", "cache", "cache_key", "chat_for_tools", "custom_tools", "details", "effort_for_tools",
     "empty_answers", "limit_field", "long_call_ids", "malformed_arguments", "max_completion_tokens", "names",
-    "no_earlier_tools", "reasoning", "roles", "sampling", "schema", "sealed", "system_role", "thinking",
-    "thinking_for_choice", "thinking_member", "top_p_beside_temperature", "unsigned_calls", "usage",
+    "no_earlier_tools", "partial_reasoning", "reasoning", "roles", "sampling", "schema", "sealed", "system_role",
+    "thinking", "thinking_for_choice", "thinking_member", "top_p_beside_temperature", "unsigned_calls", "usage",
 ]  # fmt: skip
 """What some server refuses in a request, in any protocol, so that it is left out or sent in another form."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Any, Final
 
 from app.domain.content import (
@@ -31,6 +32,7 @@ _NO_PARAMETERS: Final[JsonObject] = {"type": "object", "properties": {}}
 _UNCHANGED: Final = frozenset({"temperature", "top_p", "service_tier"})
 RESPONSES_OPTIONS: Final = _UNCHANGED | {"parallel_tool_calls", "reasoning_effort", "verbosity", "response_format"}
 """Those of chat completions that this API has, some by other names. Others are left out."""
+_LONGEST_CALL_ID: Final = 64
 _SEALED: Final = re.compile(r"encrypted[ _]content", re.IGNORECASE)
 
 
@@ -111,7 +113,7 @@ def _items(
         role, content = message["role"], message.get("content")
         if role == "tool":
             kind = "custom_tool_call_output" if message["tool_call_id"] in custom_ids else "function_call_output"
-            items.append({"type": kind, "call_id": message["tool_call_id"], "output": _content(content)})
+            items.append({"type": kind, "call_id": _call_id(message["tool_call_id"]), "output": _content(content)})
             continue
         if with_reasoning:
             blocks = reasoning_blocks(message, REASONING)
@@ -120,7 +122,7 @@ def _items(
             sent = content_text(content) if role == "assistant" else _content(content)
             items.append({"role": role, "content": sent})
         for call in message.get("tool_calls", ()):
-            function, named = call["function"], {"call_id": call["id"], "name": call["function"]["name"]}
+            function, named = call["function"], {"call_id": _call_id(call["id"]), "name": call["function"]["name"]}
             if function["name"] in custom:
                 custom_ids.add(call["id"])
                 text = custom_input(function["arguments"])
@@ -128,6 +130,12 @@ def _items(
             else:
                 items.append({"type": "function_call", **named, "arguments": function["arguments"]})
     return items
+
+
+def _call_id(identity: str) -> str:
+    """An id within the API's limit. Those of other servers may be longer: LiteLLM's have the signature of a thought."""
+    is_short = len(identity) <= _LONGEST_CALL_ID
+    return identity if is_short else sha256(identity.encode("utf-8", "replace")).hexdigest()[:_LONGEST_CALL_ID]
 
 
 def _summary(text: str | None) -> list[JsonObject]:

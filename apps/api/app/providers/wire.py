@@ -12,7 +12,7 @@ import orjson
 
 from app.domain.content import fields_of, is_nested_deeper, storable
 from app.domain.frozen import replace
-from app.domain.types import JsonObject, ToolCall
+from app.domain.types import JsonObject, PromptMessage, ToolCall
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
 """Most marks in one answer or event, also within texts: they determine how long parsing blocks the event loop."""
@@ -102,6 +102,11 @@ def content_of(content: Any) -> tuple[str, str]:
 def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     """The text of each message, parts joined; empty where it has none."""
     return [storable(content_of(message.get("content"))[0]) for message in messages]
+
+
+def reason_in_part(messages: Sequence[PromptMessage]) -> bool:
+    """Whether some of the assistant's messages have reasoning and others have none."""
+    return len({"reasoning_content" in each for each in messages if each["role"] == "assistant"}) > 1
 
 
 def reasoning_blocks(message: Mapping[str, Any], *kinds: str) -> list[JsonObject]:
