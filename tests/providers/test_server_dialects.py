@@ -915,18 +915,19 @@ async def test_a_call_that_the_model_wrote_wrongly_is_called_again(is_streamed: 
         "Assistant message must have either content or tool_calls, but not none.",  # Mistral
     ],
 )
-async def test_an_earlier_answer_without_text_says_so_where_it_may_not_be_empty(sentence: str) -> None:
+@pytest.mark.parametrize("blank", ["", " \n"])
+async def test_an_earlier_answer_without_text_says_so_where_it_may_not_be_empty(sentence: str, blank: str) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
     messages: list[PromptMessage] = [
         {"role": "user", "content": 'Is {"content":"","role":"assistant"} empty?'},
-        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": blank},
         {"role": "user", "content": ""},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "content": "", "tool_call_id": "call_1"},
     ]
 
     def play(request: Seen) -> Answer:
-        is_empty = request.json["messages"][1]["content"] == ""
+        is_empty = not request.json["messages"][1]["content"].strip()
         return Answer({"error": {"message": sentence, "type": "invalid_request_error"}}, 400) if is_empty else OK
 
     kept = JsonMessages([canonical_bytes(messages)[1:-1]], len(messages))

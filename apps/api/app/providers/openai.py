@@ -31,12 +31,13 @@ from app.domain.errors import ProviderError
 from app.domain.frozen import replace
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage, ToolCall
 from app.providers.base import DeltaSink, Embedded, Endpoint
-from app.providers.catalogue_file import MaxTokensField, ModelEntry, ThinkTags
+from app.providers.catalogue_file import MaxTokensField, ModelEntry
 from app.providers.error_object import ErrorObject
 from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly, embeddings_of
 from app.providers.openai_breakpoints import takes_breakpoints, with_breakpoints
 from app.providers.remote import NO_SUCH_ENDPOINT, Part, RemoteModel, WireCall, parts_left_out
 from app.providers.responses import RESPONSES_OPTIONS, ResponsesCall
+from app.providers.think_tags import tags_of
 from app.providers.transport import RetryPolicy
 from app.providers.wire import json_bytes, list_of, reason_in_part, reasoning_blocks
 
@@ -62,7 +63,8 @@ _REASONING: Final = re.compile(r"signature|thinking|reasoning|thought", re.IGNOR
 _NO_ANSWER: Final = "[No answer.]"
 _SHOWN_BELOW: Final = "[Attached to the next message of the user.]"
 _SHOWN_HERE: Final = "[Attached to the result of the tool call %s:]"
-_EMPTY: Final = b'{"content":"%b","role":"assistant"}'
+_EMPTY: Final = re.compile(rb'\{"content":"(?: |\\[nrt])*","role":"assistant"\}')
+_ANSWERED: Final = b'{"content":"%b","role":"assistant"}' % _NO_ANSWER.encode()
 _NOT_NEUTRAL: Final = (b'],"role":"tool"', b'"reasoning_content":', b'"reasoning_blocks":')
 """In canonical JSON, the end of a tool's result that consists of parts (the content of other messages precedes another
 role), and the fields of earlier reasoning. A quotation mark within a text is escaped."""
@@ -118,11 +120,6 @@ def with_conversation_header(request: CompletionRequest) -> CompletionRequest:
     if request.cache_key is None:
         return request
     return replace(request, headers={**request.headers, "x-grok-conv-id": request.cache_key})
-
-
-def think_tags(entry: ModelEntry) -> ThinkTags:
-    """MiniMax's models want their tags back, in the text: platform.minimax.io/docs/api-reference/text-openai-api"""
-    return entry.think_tags or ("keep" if "minimax" in (entry.model or "").lower() else "separate")
 
 
 class OpenAIProvider(RemoteModel):
@@ -184,7 +181,7 @@ class _ChatCall(WireCall):
 
     def assembly(self) -> ChatAssembly:
         with_details = "details" not in self.refused_before
-        return ChatAssembly(self.request.stop_sequences, with_details=with_details, think_tags=think_tags(self.entry))
+        return ChatAssembly(self.request.stop_sequences, with_details=with_details, think_tags=tags_of(self.entry))
 
     @property
     def is_ready(self) -> bool:
@@ -246,7 +243,7 @@ class _ChatCall(WireCall):
             if not takes("unsigned_calls"):
                 pieces = [piece.replace(_FIRST_CALL, _FIRST_CALL + _UNSIGNED) for piece in pieces]
             if not takes("empty_answers"):
-                pieces = [piece.replace(_EMPTY % b"", _EMPTY % _NO_ANSWER.encode()) for piece in pieces]
+                pieces = [_EMPTY.sub(_ANSWERED, piece) for piece in pieces]
             return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
         body["messages"] = self._messages(custom)
         return (json_bytes(body),)
@@ -328,7 +325,8 @@ class _ChatCall(WireCall):
 
 
 def _is_empty_answer(message: PromptMessage) -> bool:
-    return message["role"] == "assistant" and not message.get("content") and "tool_calls" not in message
+    is_alone = message["role"] == "assistant" and "tool_calls" not in message
+    return is_alone and not content_text(message.get("content")).strip()
 
 
 def _with_text_results(messages: Sequence[PromptMessage]) -> list[PromptMessage]:

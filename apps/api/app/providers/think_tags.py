@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from app.providers.catalogue_file import ThinkTags
+from app.providers.catalogue_file import ModelEntry, ThinkTags
 
 _OPENING: Final = "<think>"
 _CLOSING: Final = "</think>"
 _MOST_BLANKS: Final = 64
 """White space before a block; after more of it a tag is text, because what is held has to be bounded."""
+
+
+def tags_of(entry: ModelEntry) -> ThinkTags:
+    """MiniMax's models want their tags back, in the text: platform.minimax.io/docs/api-reference/text-openai-api"""
+    return entry.think_tags or ("keep" if "minimax" in (entry.model or "").lower() else "separate")
 
 
 class TaggedText:
