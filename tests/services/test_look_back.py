@@ -161,6 +161,10 @@ async def test_a_model_that_looks_back_for_ever_gets_one_refusal_and_is_not_offe
             audit = await get_audit(at.rt, ref_of(session.id), outcome.turn.id, number)
             assert audit.estimated_input_tokens_after_prune <= audit.input_budget
             assert (await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, number)).messages
+        await at.turn(session.id, "Go on.")
+        sent = server.seen[-1].json["messages"]
+        replies = [each["content"] for each in sent if each["role"] == "assistant" and "tool_calls" not in each]
+        assert replies[-1] == "", "OpenAI refuses null without calls, in this and every later turn"
 
 
 async def test_calls_of_the_client_beside_a_look_back_are_handed_out_and_the_turn_goes_on_with_both(

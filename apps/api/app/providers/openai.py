@@ -303,7 +303,9 @@ class _ChatCall(WireCall):
             "limit_field": error.refuses(self._limit_field),
             "reasoning": error.refuses("reasoning_content"),
             "partial_reasoning": names("reasoning_content") and reason_in_part(messages),
-            "details": refused and _REASONING.search(says) and any("reasoning_blocks" in each for each in messages),
+            "details": refused
+            and _REASONING.search(says)
+            and any(reasoning_blocks(each, *DETAIL_TYPES) for each in messages),
             "names": error.refuses("name") and any("name" in each for each in messages),
             "unsigned_calls": names(SIGNATURE) and any("tool_calls" in each for each in messages),
             "long_call_ids": _STRICT_CALL_IDS.search(says) and any("tool_calls" in each for each in messages),

@@ -235,7 +235,8 @@ async def _look_back(record: Record, completion: Completion) -> tuple[Completion
     claim = turn.claim
     others = tuple(call for call in completion.tool_calls if not is_own(call))
     finish = completion.finish_reason if others or completion.finish_reason != "tool_calls" else "stop"
-    answer = replace(completion, tool_calls=others, finish_reason=finish)
+    text = completion.text if others else completion.text or ""  # a message with neither would be refused later
+    answer = replace(completion, text=text, tool_calls=others, finish_reason=finish)
     if not plan.snapshot.offers_look_back:
         return answer, False  # no more look-backs: a result has said so
     started_at = record.rt.now()
