@@ -63,7 +63,7 @@ _REASONING: Final = re.compile(r"signature|thinking|reasoning|thought", re.IGNOR
 _NO_ANSWER: Final = "[No answer.]"
 _SHOWN_BELOW: Final = "[Attached to the next message of the user.]"
 _SHOWN_HERE: Final = "[Attached to the result of the tool call %s:]"
-_EMPTY: Final = re.compile(rb'\{"content":"(?: |\\[nrt])*","role":"assistant"\}')
+_EMPTY: Final = re.compile(rb'\{"content":"(?: |\\[nrt]){0,64}","role":"assistant"\}')
 _ANSWERED: Final = b'{"content":"%b","role":"assistant"}' % _NO_ANSWER.encode()
 _NOT_NEUTRAL: Final = (b'],"role":"tool"', b'"reasoning_content":', b'"reasoning_blocks":')
 """In canonical JSON, the end of a tool's result that consists of parts (the content of other messages precedes another
