@@ -8,10 +8,9 @@ calls. The tools of a response's request show to which of them a call belongs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
 from typing import Any
 
-from app.domain.content import call_input, custom_input
+from app.domain.content import call_input, custom_input, sha256_hex
 from app.domain.types import JsonObject, ToolCall
 
 SHELL = "local_shell"
@@ -52,7 +51,7 @@ def function_name(named: Mapping[str, Any]) -> str:
     joined = f"{named['namespace']}__{name}"
     if len(joined) <= _LONGEST_NAME:
         return joined
-    digest = sha256(joined.encode()).hexdigest()[:12]
+    digest = sha256_hex(joined)[:12]
     return f"{joined[: _LONGEST_NAME - len(digest) - 1]}_{digest}"
 
 

@@ -12,7 +12,6 @@ platform.claude.com/docs/en/build-with-claude/prompt-caching
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 
 import httpx
 
-from app.domain.content import as_function, call_input, fields_of, with_speakers
+from app.domain.content import as_function, call_input, fields_of, sha256_hex, with_speakers
 from app.domain.errors import ProviderError
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
 from app.providers.anthropic_answer import MessageAssembly
@@ -126,8 +125,7 @@ class _MessagesCall(WireCall):
             schema = fields_of(wanted.get("json_schema")).get("schema")
             of_answer = {"format": {"type": "json_schema", "schema": schema}}
             body["output_config"] = {**fields_of(body.get("output_config")), **of_answer}
-        wanted_tools = request.tools or self.earlier_tools()
-        tools = [_tool(fields_of(as_function(tool).get("function"))) for tool in wanted_tools]
+        tools = [_tool(fields_of(as_function(tool).get("function"))) for tool in self.tools()]
         if self.takes("cache"):
             # In the order of what a cache hit saves; the last system block is the summary, once there is one.
             for block in [*breakpoints, *system[:-3:-1], *tools[-1:]][:_MOST_BREAKPOINTS]:
@@ -336,9 +334,7 @@ def _tool_result_block(message: PromptMessage) -> JsonObject:
 
 def _call_id(identity: str) -> str:
     """A tool call id that the API allows. An id in another provider's form is converted, each time to the same id."""
-    if _CALL_ID.fullmatch(identity):
-        return identity
-    return f"call_{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:24]}"
+    return identity if _CALL_ID.fullmatch(identity) else f"call_{sha256_hex(identity)[:24]}"
 
 
 def _part_block(part: dict[str, Any]) -> JsonObject:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from hashlib import sha256
 from itertools import takewhile
 from typing import Any, Final
 
@@ -18,12 +17,10 @@ import httpx
 
 from app.domain.content import (
     JsonMessages,
-    as_function,
     content_text,
     custom_call_json,
-    is_custom,
     joined,
-    tool_name,
+    sha256_hex,
     with_object_arguments,
     with_speakers,
 )
@@ -165,7 +162,7 @@ class OpenAIProvider(RemoteModel):
     def vector_space(self) -> str:
         """The model, with a hash of the alias's parameters: `dimensions`, for one, changes the vectors."""
         parameters = json.dumps(self._entry.parameters, sort_keys=True)
-        digest = f"/{sha256(parameters.encode()).hexdigest()[:8]}" if self._entry.parameters else ""
+        digest = f"/{sha256_hex(parameters)[:8]}" if self._entry.parameters else ""
         return f"{self._entry.model}{digest}"
 
     async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:
@@ -186,7 +183,7 @@ class _ChatCall(WireCall):
     @property
     def is_ready(self) -> bool:
         takes_calls = self.takes("long_call_ids") and self.takes("malformed_arguments")
-        in_other_form = self._names_as_text or self._custom_names() or self.takes("breakpoints")
+        in_other_form = self._names_as_text or self.custom_names or self.takes("breakpoints")
         return takes_calls and not in_other_form and self._is_neutral_form
 
     @cached_property
@@ -213,13 +210,14 @@ class _ChatCall(WireCall):
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
         request, takes = self.request, self.takes
-        custom = self._custom_names()
+        custom = self.custom_names
         body: JsonObject = {"model": self.entry.model, **self.entry.parameters, **self._options()}
         body[self._limit_field] = request.max_output_tokens
         if takes("cache_key") and request.cache_key is not None:
             body.setdefault("prompt_cache_key", request.cache_key)
+        if tools := self.tools():
+            body["tools"] = tools
         if request.tools:
-            body["tools"] = [tool if takes("custom_tools") else as_function(tool) for tool in request.tools]
             if request.tool_choice is not None:
                 body["tool_choice"] = _choice(request.tool_choice, custom)
             if not (takes("effort_for_tools") and takes("chat_for_tools")):
@@ -227,8 +225,6 @@ class _ChatCall(WireCall):
             if not takes("thinking_for_choice") and self.forces_tools:
                 # Qwen's servers know no `thinking`, and think on.
                 body |= {"thinking": {"type": "disabled"}} if takes("thinking_member") else {"enable_thinking": False}
-        elif tools := self.earlier_tools():
-            body["tools"] = tools
         if takes("schema") and request.response_schema is not None:
             body["response_format"] = {
                 "type": "json_schema",
@@ -282,12 +278,6 @@ class _ChatCall(WireCall):
         google = {name: {"google": {SIGNATURE: signature}} for name, signature in signatures.items()}
         return [{**call, "extra_content": google[call["id"]]} if call["id"] in google else call for call in calls]
 
-    def _custom_names(self) -> frozenset[str | None]:
-        """The names of the tools that are sent as custom ones."""
-        return frozenset(
-            tool_name(tool) for tool in self.request.tools if self.takes("custom_tools") and is_custom(tool)
-        )
-
     def _options(self) -> JsonObject:
         """The client's options; of a stored request that was made for another alias, those that this one supports."""
         given = self.request.options
@@ -315,7 +305,7 @@ class _ChatCall(WireCall):
             "cache_key": error.refuses("prompt_cache_key"),
             "breakpoints": error.names("prompt_cache_breakpoint"),
             "no_earlier_tools": self.requires_earlier_tools(error),
-            "custom_tools": refused and self._custom_names() and names("custom"),
+            "custom_tools": refused and self.custom_names and names("custom"),
             "chat_for_tools": refuses_effort and "/responses" in says and self.entry.api is None,
             "effort_for_tools": refuses_effort,
             "thinking_for_choice": self.refuses_thinking_for_choice(error),
@@ -383,8 +373,7 @@ def _with_short_ids(message: PromptMessage) -> PromptMessage:
 
 
 def _short_id(identity: str) -> str:
-    is_its_own = _MISTRAL_CALL_ID.fullmatch(identity)
-    return identity if is_its_own else sha256(identity.encode("utf-8", "replace")).hexdigest()[:9]
+    return identity if _MISTRAL_CALL_ID.fullmatch(identity) else sha256_hex(identity)[:9]
 
 
 def _choice(choice: str | Mapping[str, Any], custom_names: frozenset[str | None]) -> object:

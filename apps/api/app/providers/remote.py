@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import httpx
 
-from app.domain.content import fields_of, tool_name, with_object_arguments
+from app.domain.content import as_function, fields_of, is_custom, tool_name, with_object_arguments
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, Delta, ToolDefinition, Usage
@@ -93,10 +93,18 @@ class WireCall(ABC):
         """Whether a gateway requires definitions of tools with a prompt that has calls (LiteLLM before Claude)."""
         return not self.request.tools and _WITHOUT_TOOLS.search(error.message) is not None
 
-    def earlier_tools(self) -> list[ToolDefinition]:
-        """Definitions of the tools of earlier calls, if the server requires them."""
+    @property
+    def custom_names(self) -> frozenset[str | None]:
+        """The names of the tools that are sent as custom ones."""
+        return frozenset(
+            tool_name(tool) for tool in self.request.tools if self.takes("custom_tools") and is_custom(tool)
+        )
+
+    def tools(self) -> list[ToolDefinition]:
+        """The tools that are sent: the request's, custom ones as functions where the server takes no others. Where it
+        has none, definitions of the tools of earlier calls, if the server requires them."""
         if self.request.tools or self.takes("no_earlier_tools"):
-            return []
+            return [tool if self.takes("custom_tools") else as_function(tool) for tool in self.request.tools]
         calls = [call for message in self.request.messages for call in message.get("tool_calls", ())]
         names = sorted({str(call["function"]["name"]) for call in calls})
         description = "Not available any more: never call it."

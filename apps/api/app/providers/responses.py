@@ -6,16 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from hashlib import sha256
 from typing import Any, Final
 
 from app.domain.content import (
-    as_function,
     content_text,
     custom_input,
     fields_of,
     is_custom,
-    tool_name,
+    sha256_hex,
     with_object_arguments,
     with_speakers,
 )
@@ -44,7 +42,7 @@ class ResponsesCall(WireCall):
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
         request, takes = self.request, self.takes
-        custom = frozenset(tool_name(tool) for tool in request.tools if takes("custom_tools") and is_custom(tool))
+        custom = self.custom_names
         messages = request.messages if takes("malformed_arguments") else map(with_object_arguments, request.messages)
         items_of = partial(_items, custom=custom, with_reasoning=takes("reasoning"))
         items = items_of(messages := list(messages))
@@ -63,7 +61,7 @@ class ResponsesCall(WireCall):
         if takes("cache_key") and request.cache_key is not None:
             body.setdefault("prompt_cache_key", request.cache_key)
         if request.tools:
-            body["tools"] = [_tool(tool if takes("custom_tools") else as_function(tool)) for tool in request.tools]
+            body["tools"] = list(map(_tool, self.tools()))
             if request.options.get("parallel_tool_calls") is not None:
                 body["parallel_tool_calls"] = request.options["parallel_tool_calls"]
             if request.tool_choice is not None:
@@ -81,7 +79,7 @@ class ResponsesCall(WireCall):
             "sealed": of_sealed or error.names("include"),
             "cache_key": error.refuses("prompt_cache_key"),
             "breakpoints": error.names("prompt_cache_breakpoint"),
-            "custom_tools": any(map(is_custom, request.tools)) and error.names("custom"),
+            "custom_tools": self.custom_names and error.names("custom"),
             "malformed_arguments": self.has_malformed_arguments,
             "schema": request.response_schema is not None and error.names("text", "json_schema"),
         }
@@ -134,8 +132,7 @@ def _items(
 
 def _call_id(identity: str) -> str:
     """An id within the API's limit. Those of other servers may be longer: LiteLLM's have the signature of a thought."""
-    is_short = len(identity) <= _LONGEST_CALL_ID
-    return identity if is_short else sha256(identity.encode("utf-8", "replace")).hexdigest()[:_LONGEST_CALL_ID]
+    return identity if len(identity) <= _LONGEST_CALL_ID else sha256_hex(identity)[:_LONGEST_CALL_ID]
 
 
 def _summary(text: str | None) -> list[JsonObject]:
