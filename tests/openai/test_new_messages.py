@@ -15,7 +15,7 @@ from app.domain.frozen import replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Message, MessageId, ToolCall, TurnId
 from app.openai.chat_messages import as_one, check_pairing, cut_turns, read_messages
-from app.openai.new_messages import Anchor, goes_on, lacking, new_messages, next_step
+from app.openai.new_messages import Anchor, compared, next_step
 
 PARTS: Any = [{"type": "text", "text": "u2"}]
 
@@ -93,7 +93,7 @@ def words(incoming: Sequence[IncomingMessage]) -> list[str]:
     ],
 )
 def test_a_list_lacks_what_it_does_not_have_behind_its_newest_reply(past: list[str], sent: str, gone: str) -> None:
-    found = lacking(listed(*sent.split()), stored(*past))
+    found = compared(listed(*sent.split()), stored(*past)).lacking
     assert words([IncomingMessage.of_stored(0, message) for message in found]) == gone.split()
 
 
@@ -117,7 +117,7 @@ def test_calls_that_a_client_left_out_of_a_reply_were_not_run(past: str, sent: s
     kept = [
         replace(message, content=message.content and str(message.content).replace("_", " ")) for message in stored(past)
     ]
-    news = new_messages(listed(*sent.split()), kept)
+    news = compared(listed(*sent.split()), kept).new
     assert (None if news is None else [word.replace(" ", "_") for word in words(news)]) == (new and new.split())
 
 
@@ -185,7 +185,7 @@ def test_calls_that_a_client_left_out_of_a_reply_were_not_run(past: str, sent: s
     ],
 )
 def test_messages_after_the_newest_common_reply_are_new(past: list[str], sent: str, new: str) -> None:
-    news = new_messages(listed(*sent.split()), stored(*past))
+    news = compared(listed(*sent.split()), stored(*past)).new
     assert news is not None
     assert words(news) == new.split()
 
@@ -205,7 +205,7 @@ def test_messages_after_the_newest_common_reply_are_new(past: list[str], sent: s
     ],
 )
 def test_a_list_that_ends_with_what_the_newest_turn_is_about_repeats_it(past: list[str], sent: str) -> None:
-    assert new_messages(listed(*sent.split()), stored(*past)) is None
+    assert compared(listed(*sent.split()), stored(*past)).new is None
 
 
 @pytest.mark.parametrize(
@@ -230,13 +230,13 @@ def test_all_messages_after_the_reply_that_a_list_is_recognized_by_are_new_unles
         each.turn_id for each in kept[::-1] if (each.content, each.tool_calls) == (reply.content, reply.tool_calls)
     )
     after = sum(message.role == "assistant" for message in messages[at + 1 :])
-    news = new_messages(messages, kept, Anchor(turn_id, after))
+    news = compared(messages, kept, Anchor(turn_id, after)).new
     assert (None if news is None else words(news)) == (None if new is None else new.split())
 
 
 def test_a_list_whose_reply_was_taken_out_of_its_session_is_compared_like_any_other() -> None:
     kept = stored("u1 a1", "u2 a2")
-    news = new_messages(listed("u1", "a1", "u2", "a2", "u3"), kept[:3], Anchor(kept[3].turn_id, 0))
+    news = compared(listed("u1", "a1", "u2", "a2", "u3"), kept[:3], Anchor(kept[3].turn_id, 0)).new
     assert words(news or ()) == ["a2", "u3"]
 
 
@@ -251,8 +251,8 @@ def test_outputs_of_calls_that_were_made_together_are_known_in_any_order() -> No
         ),
     ]
     sent = [IncomingMessage(0, "user", "u1"), IncomingMessage(1, "assistant", None, calls)]
-    assert new_messages([*sent, *listed("ty", "tx")], past) is None
-    assert words(new_messages([*sent, *listed("ty=2", "tx")], past) or ()) == ["u1", "cx+y", "ty=2", "tx"]
+    assert compared([*sent, *listed("ty", "tx")], past).new is None
+    assert words(compared([*sent, *listed("ty=2", "tx")], past).new or ()) == ["u1", "cx+y", "ty=2", "tx"]
 
 
 def test_several_messages_of_the_user_are_known_again_as_the_one_that_was_stored() -> None:
@@ -263,8 +263,8 @@ def test_several_messages_of_the_user_are_known_again_as_the_one_that_was_stored
     assert content == [{"type": "text", "text": "u1"}, {"type": "text", "text": "u2"}]
     before = stored("u1")[0]
     kept = [Message(before.id, before.turn_id, 1, "user", content, 1)]
-    assert new_messages(incoming, kept) is None
-    assert words(new_messages([*incoming, IncomingMessage(2, "user", "u3")], kept) or ()) == ["u3"]
+    assert compared(incoming, kept).new is None
+    assert words(compared([*incoming, IncomingMessage(2, "user", "u3")], kept).new or ()) == ["u3"]
 
 
 @pytest.mark.parametrize(
@@ -279,19 +279,19 @@ def test_several_messages_of_the_user_are_known_again_as_the_one_that_was_stored
 )
 def test_a_list_is_compared_as_it_is_stored_with_the_users_messages_joined(past: str, sent: str, new: str) -> None:
     joined = [replace(message, content=str(message.content).replace("|", "\n\n")) for message in stored(past)]
-    assert words(new_messages(listed(*sent.split()), joined) or ()) == new.split()
+    assert words(compared(listed(*sent.split()), joined).new or ()) == new.split()
 
 
 def test_text_is_the_same_as_one_part_of_text() -> None:
-    assert new_messages(
+    assert compared(
         [
             IncomingMessage(0, "user", "u1"),
             IncomingMessage(1, "assistant", " a1\n"),
             IncomingMessage(2, "user", PARTS),
         ],
         stored("u1 a1"),
-    )
-    assert new_messages([*listed("u1", "a1"), IncomingMessage(2, "user", PARTS)], stored("u1 a1", "u2")) is None
+    ).new
+    assert compared([*listed("u1", "a1"), IncomingMessage(2, "user", PARTS)], stored("u1 a1", "u2")).new is None
 
 
 def test_new_messages_are_divided_into_outputs_past_and_question() -> None:
@@ -349,7 +349,7 @@ def test_whatever_part_of_its_own_history_a_client_resends_only_its_newest_messa
     ]
     history = [word for turn in turns for word in turn.split()]
     sent = [*history[min(dropped, len(history)) :], "u-new"]
-    news = new_messages(listed(*sent), stored(*turns))
+    news = compared(listed(*sent), stored(*turns)).new
     assert news is not None
     assert words(news) == ["u-new"]
 
@@ -367,16 +367,16 @@ def test_whatever_part_of_its_own_history_a_client_resends_only_its_newest_messa
     ],
 )
 def test_a_list_goes_on_from_the_newest_reply_alone(sent: str, on: bool) -> None:
-    assert goes_on(listed(*sent.split()), stored("u1 a1", "u2 a2")) == on
+    assert compared(listed(*sent.split()), stored("u1 a1", "u2 a2")).goes_on == on
 
 
 def test_a_list_goes_on_where_the_newest_turn_has_no_reply_yet() -> None:
-    assert goes_on(listed("a1", "u2"), stored("u1 a1", "u2"))
-    assert goes_on(listed("u2"), stored("u1 a1", "u2"))
+    assert compared(listed("a1", "u2"), stored("u1 a1", "u2")).goes_on
+    assert compared(listed("u2"), stored("u1 a1", "u2")).goes_on
 
 
 def test_other_outputs_of_a_turn_without_an_answer_are_new_also_before_a_message() -> None:
-    news = new_messages(listed("u1", "cx", "tx=2", "u2"), stored("u1 cx tx"))
+    news = compared(listed("u1", "cx", "tx=2", "u2"), stored("u1 cx tx")).new
     assert news is not None
     assert [(message.role, message.content) for message in news] == [
         ("user", "u1"),
@@ -388,7 +388,7 @@ def test_other_outputs_of_a_turn_without_an_answer_are_new_also_before_a_message
 
 @pytest.mark.parametrize("sent", ["u1 a1 u2", "u1 a1 u2 u3"])
 def test_a_list_with_the_message_that_got_no_answer_goes_on(sent: str) -> None:
-    assert goes_on(listed(*sent.split()), stored("u1 a1", "u2"), Anchor(TurnId(UUID(int=0)), 0))
+    assert compared(listed(*sent.split()), stored("u1 a1", "u2"), Anchor(TurnId(UUID(int=0)), 0)).goes_on
 
 
 @pytest.mark.parametrize(
@@ -402,8 +402,8 @@ def test_a_list_with_the_message_that_got_no_answer_goes_on(sent: str) -> None:
     ],
 )
 def test_a_list_without_what_got_no_answer_does_not_go_on(sent: str, unanswered: str) -> None:
-    assert not goes_on(listed(*sent.split()), stored("u1 a1", unanswered), Anchor(TurnId(UUID(int=0)), 0))
-    assert not goes_on(listed(*sent.split()), stored("u1 a1", unanswered))
+    assert not compared(listed(*sent.split()), stored("u1 a1", unanswered), Anchor(TurnId(UUID(int=0)), 0)).goes_on
+    assert not compared(listed(*sent.split()), stored("u1 a1", unanswered)).goes_on
 
 
 BREAKS = ("\n", "\r\n", "\v", "\x85", "\u2028")
@@ -480,5 +480,5 @@ def test_past_turns_begin_with_the_users_messages_and_end_with_a_reply_or_open_c
 def test_another_picture_is_another_message() -> None:
     one, other = ([{"type": "image_url", "image_url": {"url": f"data:,{name}"}}] for name in ("a", "b"))
     past = [replace(message, content=one) for message in stored("u1")]
-    assert new_messages([replace(listed("u1")[0], content=one)], past) is None
-    assert new_messages([replace(listed("u1")[0], content=other)], past) is not None
+    assert compared([replace(listed("u1")[0], content=one)], past).new is None
+    assert compared([replace(listed("u1")[0], content=other)], past).new is not None

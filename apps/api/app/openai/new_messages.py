@@ -74,59 +74,74 @@ class Anchor:
     replies_after: int
 
 
-def new_messages(
+@frozen
+class Comparison:
+    """A list beside its session: the messages of it that may be new (`tail`) and the stored ones that these may repeat
+    (`known`), behind a reply that both have if it `has_common`. The first `at` of the tail are stored; of `known`, the
+    last are `unseen` in it."""
+
+    stored: Sequence[Message]
+    has_common: bool
+    tail: Sequence[IncomingMessage]
+    known: Sequence[Message]
+    at: int
+    unseen: tuple[Message, ...]
+
+    @property
+    def new(self) -> tuple[IncomingMessage, ...] | None:
+        """The messages that the session does not have; None if the list requests the newest turn again. Calls that are
+        answered otherwise than before begin a branch, which is a turn of its own: the stored messages of their turn up
+        to them are before the outputs."""
+        at = self.at
+        if at == len(self.tail) and at:
+            last_turn_id = self.stored[-1].turn_id
+            # Its reply is stored already, or it has none. Further back in the past it is a branch, and therefore new.
+            if not self.unseen or (self.unseen[0].role == "assistant" and self.unseen[0].turn_id == last_turn_id):
+                return None
+            at = 0
+        before = () if at else self._before_branch
+        return (*(IncomingMessage.of_stored(self.tail[0].place, message) for message in before), *self.tail[at:])
+
+    @property
+    def lacking(self) -> tuple[Message, ...]:
+        """The stored messages after the newest reply of the list that are not in the list, or again in `new`. Empty if
+        no reply is common: then the list may be only the newest messages of the client's."""
+        if not self.has_common:
+            return ()
+        return self.unseen if 0 < self.at < len(self.tail) else (*self._before_branch, *self.known)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the list has the newest reply of the session with all that got no answer after it, or repeats the
+        messages that it answered. One that ends before calls whose outputs got no answer does not: these are not in
+        it."""
+        if self.has_common and not self.unseen:
+            return True
+        return self.new is None and (not self.unseen or self.stored[-1].role == "assistant")
+
+    @property
+    def _before_branch(self) -> Sequence[Message]:
+        """The stored messages before outputs of a turn, if the list answers the same calls in a branch."""
+        outputs = _outputs_by_call(self.tail)
+        if not outputs or outputs.keys() != _outputs_by_call(self.known).keys():
+            return ()
+        settled = self.stored[: len(self.stored) - len(self.known)]
+        return [message for message in settled if message.turn_id == self.known[0].turn_id]
+
+
+def compared(
     messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None = None
-) -> tuple[IncomingMessage, ...] | None:
-    """The messages that the session does not have; None if the list requests the newest turn again. `stored` has the
-    session's newest messages by time, without those of rejected turns. Calls that are answered otherwise than before
-    begin a branch, which is a turn of its own: the stored messages of their turn up to them are before the outputs."""
+) -> Comparison:
+    """Compares a list with the session's newest messages by time, without those of rejected turns."""
     messages = _with_left_out(messages, stored)
-    tail, known = _after_common(messages, stored, anchor)
-    at, taken = _repeated(tail, known)
-    if at == len(tail) and at:
-        unseen = known[taken:]
-        # Its reply is stored already, or it has none. Further back in the past it is a branch, and therefore new.
-        if not unseen or (unseen[0].role == "assistant" and unseen[0].turn_id == stored[-1].turn_id):
-            return None
-        at = 0
-    before = () if at else _before_branch(tail, known, stored)
-    return (*(IncomingMessage.of_stored(tail[0].place, message) for message in before), *tail[at:])
-
-
-def lacking(
-    messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None = None
-) -> tuple[Message, ...]:
-    """The stored messages after the newest reply of the list that are not in the list, or again in `new_messages`.
-    Empty if no reply is common: then the list may be only the newest messages of the client's."""
-    messages = _with_left_out(messages, stored)
-    tail, known = _after_common(messages, stored, anchor)
-    if len(tail) == len(messages):
-        return ()
-    at, taken = _repeated(tail, known)
-    if 0 < at < len(tail):
-        return tuple(known[taken:])
-    return (*_before_branch(tail, known, stored), *known)
-
-
-def _before_branch(
-    tail: Sequence[IncomingMessage], known: Sequence[Message], stored: Sequence[Message]
-) -> Sequence[Message]:
-    """The stored messages before outputs of a turn, if the list answers the same calls in a branch."""
+    first, known = (anchor and _after_turn(messages, stored, anchor)) or _after_anchor(messages, stored)
+    tail = messages[first:]
     outputs = _outputs_by_call(tail)
-    if not outputs or outputs.keys() != _outputs_by_call(known).keys():
-        return ()
-    return [message for message in stored[: len(stored) - len(known)] if message.turn_id == known[0].turn_id]
-
-
-def goes_on(messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None = None) -> bool:
-    """Whether a list has the newest reply of the session with all that got no answer after it, or repeats the messages
-    that it answered. One that ends before calls whose outputs got no answer does not: these are not in it."""
-    messages = _with_left_out(messages, stored)
-    tail, known = _after_common(messages, stored, anchor)
-    is_whole = _repeated(tail, known)[1] == len(known)
-    if is_whole and len(tail) < len(messages):
-        return True
-    return new_messages(messages, stored, anchor) is None and (is_whole or stored[-1].role == "assistant")
+    at = taken = len(outputs) if outputs == _outputs_by_call(known) else 0
+    while taken < len(known) and (span := _span(tail[at:], known[taken])):
+        at += span
+        taken += 1
+    return Comparison(stored, first > 0, tail, known, at, tuple(known[taken:]))
 
 
 def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
@@ -189,24 +204,6 @@ def _with_left_out(messages: Sequence[IncomingMessage], stored: Sequence[Message
                 found += [replace(message, content=NOT_RUN, tool_call_id=call.id) for call in left_out]
             left_out = []
     return found
-
-
-def _after_common(
-    messages: Sequence[IncomingMessage], stored: Sequence[Message], anchor: Anchor | None
-) -> tuple[Sequence[IncomingMessage], Sequence[Message]]:
-    """The messages of the list that may be new, and the stored messages that these may repeat."""
-    first, known = (anchor and _after_turn(messages, stored, anchor)) or _after_anchor(messages, stored)
-    return messages[first:], known
-
-
-def _repeated(tail: Sequence[IncomingMessage], known: Sequence[Message]) -> tuple[int, int]:
-    """How many messages at the start of `tail` are stored, and as how many of `known`."""
-    outputs = _outputs_by_call(tail)
-    at = taken = len(outputs) if outputs == _outputs_by_call(known) else 0
-    while taken < len(known) and (span := _span(tail[at:], known[taken])):
-        at += span
-        taken += 1
-    return at, taken
 
 
 def _after_turn(

@@ -26,8 +26,7 @@ from app.openai.new_messages import (
     Anchor,
     NextStep,
     answerable_list,
-    lacking,
-    new_messages,
+    compared,
     next_step,
     past_step,
 )
@@ -217,7 +216,7 @@ async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> tuple[
     `all_new` list is compared only if there are `stored` ones."""
     if request.all_new and not stored:
         return request.messages
-    return await _aside(request, partial(new_messages, request.messages, stored, request.anchor))
+    return await _aside(request, lambda: compared(request.messages, stored, request.anchor).new)
 
 
 async def _repeatable(tx: Transaction, session: SessionRef, newest: Newest, request: ChatRequest) -> list[Message]:
@@ -288,7 +287,9 @@ async def _read_step(
         raise TurnInProgress(_IN_PROGRESS)
     step = await divided(request, new or (), waiting=newest.status is TurnStatus.AWAITING_TOOLS)
     if newest.status in FAILED_STATUSES and not request.all_new:
-        step = replace(step, lacking=await _aside(request, partial(lacking, request.messages, stored, request.anchor)))
+        step = replace(
+            step, lacking=await _aside(request, lambda: compared(request.messages, stored, request.anchor).lacking)
+        )
     return newest, step
 
 

@@ -27,7 +27,7 @@ from app.domain.types import (
 )
 from app.openai.items import joined_directions
 from app.openai.known_lists import are_part, with_reply
-from app.openai.new_messages import Anchor, goes_on
+from app.openai.new_messages import Anchor, compared
 from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, compared_messages, complete_chat, divided
 from app.services.runtime import Runtime, retried
@@ -164,7 +164,7 @@ async def _compacted(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> 
     if answered is not None:
         return Target(answered, request)
     is_last = max(last_seq, default=0) <= compaction.turn_seq
-    at_end = is_last or request.repeats(newest) or goes_on(request.messages, messages)
+    at_end = is_last or request.repeats(newest) or compared(request.messages, messages).goes_on
     if at_end and request.is_kept:
         return Target(session, replace(request, after_message_seq=newest.last_message_seq))
     forked = await fork_session(rt, session, None if at_end else turns[0].id, Lifetime.FOR_ANSWER)
@@ -230,7 +230,8 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
     is_at_end = turn.is_last
     if is_at_end and turn.is_unanswered:
         stored = await rt.database.run(compared_messages, session, request)
-        is_at_end = await asyncio.to_thread(goes_on, request.messages, stored, again.anchor)  # a list may be long
+        # On a thread: a list may be long.
+        is_at_end = await asyncio.to_thread(lambda: compared(request.messages, stored, again.anchor).goes_on)
     if is_at_end:
         return Target(session, replace(again, after_message_seq=turn.last_message_seq))
     messages = await rt.database.run(messages_of_turn, session.id, turn.turn_id)
