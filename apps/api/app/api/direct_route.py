@@ -138,7 +138,7 @@ class DirectRoute(APIRoute):
         self._handler = cast("Callable[..., Awaitable[object]]", endpoint)
         self._arguments = _Arguments(self.dependant)
         # Clients of OpenAI and Anthropic send additional parameters, such as Anthropic's `?beta=true`.
-        is_vendors = problems.is_openai_path(path) or problems.is_messages_path(path)
+        is_vendors = problems.error_shape(path) in ("openai", "anthropic")
         self._checks_query = path.startswith("/v1/") and not is_vendors
         self._success = self.status_code or 200
         # The answer of any other route tells what it has done: only its request is refused, before it does anything.

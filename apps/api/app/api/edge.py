@@ -220,8 +220,8 @@ def refusal(scope: Scope, code: str, detail: str, headers: Mapping[str, str] | N
     """A problem from outside any route, in the error shape of the path's clients. On an OpenAI path it has Anthropic's
     shape if the request has the header `anthropic-version`."""
     is_anthropics = any(name == b"anthropic-version" for name, _ in scope["headers"])
-    path = problems.MESSAGES_PATH if is_anthropics and problems.is_openai_path(scope["path"]) else None
-    return problems.answer(scope, problems.document(code, detail), headers, path=path)
+    shape = "anthropic" if is_anthropics and problems.error_shape(scope["path"]) == "openai" else None
+    return problems.answer(scope, problems.document(code, detail), headers, shape=shape)
 
 
 async def _read(

@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.api.problems import KINDS, PROBLEM_JSON, is_messages_path, is_openai_path
+from app.api.problems import KINDS, PROBLEM_JSON, error_shape
 from app.api.schemas.chat import ChatErrorOut
 from app.api.schemas.messages import MessagesErrorOut
 from app.api.schemas.values import Open, in_words
@@ -114,9 +114,10 @@ def openai_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def usual_refusals(path: str, *, reads: bool) -> dict[int | str, dict[str, Any]]:
     """The problems of a route that names none, in the error shape of its path's clients."""
-    if is_messages_path(path):
+    shape = error_shape(path)
+    if shape == "anthropic":
         return dict.fromkeys(_VENDORS, _answer(MessagesErrorOut, "Anthropic's error shape"))
-    if is_openai_path(path):
+    if shape == "openai":
         return openai_refusals(*(OPENAI_READ if reads else _VENDORS))
     names_something = "{" in path  # which may not be there
     return refusals(*(each for each in (READ if reads else WRITE) if names_something or each != 404))
@@ -181,7 +182,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             answered = operation["responses"]
             answered |= {str(status): answer for status, answer in refusals(*_BY_CONNECTION, *_OF_BROWSERS).items()}
-            if is_openai_path(path) or is_messages_path(path):
+            if error_shape(path) in ("openai", "anthropic"):
                 answered |= {str(status): answered["401"] for status in _OF_BROWSERS}
             if "HTTPValidationError" in str(answered.get("422")):  # FastAPI's own, which no route answers
                 del answered["422"]

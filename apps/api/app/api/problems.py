@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import orjson
 from starlette.responses import Response
@@ -32,6 +32,22 @@ from app.domain.frozen import frozen
 from app.domain.types import JsonObject
 
 PROBLEM_JSON = "application/problem+json"
+ErrorShape: TypeAlias = Literal["openai", "anthropic", "problem", "problem_with_error"]
+_SHAPES: Mapping[str, ErrorShape] = {
+    **dict.fromkeys(("/v1/sessions", "/v1/policies", "/v1/events", "/v1/search"), "problem"),
+    "/v1/messages": "anthropic",
+}
+"""The shapes of errors below these paths."""
+
+
+def error_shape(path: str) -> ErrorShape:
+    """The shape that the clients of this path expect: OpenAI's in all of `/v1` but `_SHAPES`. All clients list models,
+    and one whose base URL lacks `/v1` asks for `/chat/completions`: there a problem has OpenAI's `error` as a member,
+    which both vendors' clients read."""
+    for root, shape in _SHAPES.items():
+        if path == root or path.startswith(f"{root}/"):
+            return shape
+    return "openai" if path.startswith("/v1/") and path != "/v1/models" else "problem_with_error"
 
 
 @frozen
@@ -128,17 +144,18 @@ def note(scope: Scope, problem: JsonObject) -> None:
 
 
 def answer(
-    scope: Scope, problem: JsonObject, headers: Mapping[str, str] | None = None, *, path: str | None = None
+    scope: Scope, problem: JsonObject, headers: Mapping[str, str] | None = None, *, shape: ErrorShape | None = None
 ) -> Response:
-    """A problem as the request's answer, in the error shape that clients of its path, or of `path`, expect."""
+    """A problem as the request's answer, in this shape or that of its path."""
     note(scope, problem)
-    of_path: str = path or scope["path"]
-    if is_messages_path(of_path):
+    path: str = scope["path"]
+    shape = shape or error_shape(path)
+    if shape == "anthropic":
         body, own = error_json(problem), request_id_header()
-    elif is_openai_path(of_path):
-        body, own = {"error": error_of(of_path, problem)}, {}
+    elif shape == "openai":
+        body, own = {"error": error_of(path, problem)}, {}
     else:
-        body = problem if _has_another_shape(of_path) else problem | {"error": error_of(of_path, problem)}
+        body = problem if shape == "problem" else problem | {"error": error_of(path, problem)}
         return Response(orjson.dumps(body), problem["status"], headers, PROBLEM_JSON)
     code = _code(problem, status_of(problem))
     retry = {} if code == _RATE_LIMITED or _kind_of(code).should_retry else {"x-should-retry": "false"}
@@ -181,23 +198,11 @@ def headers_of(error: PlimsollError) -> dict[str, str]:
 
 _FIELDS: Mapping[str, str] = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 """The field of the body that holds the messages, by path; `input` on other paths, but `items` of conversations."""
-_OTHERS = ("/v1/sessions", "/v1/policies", "/v1/events", "/v1/search", "/v1/messages")
 OVERFLOWS = frozenset({"context_budget_exceeded", "provider_context_overflow"})
 """Codes of problems that mean that the prompt is too long."""
 _RATE_LIMITED = "rate_limit_exceeded"
 _TYPES: Mapping[int, str] = {401: "authentication_error", 409: "conflict_error", 429: "rate_limit_error"}
 """The types of errors that both vendors name alike, by status."""
-
-
-def is_openai_path(path: str) -> bool:
-    """Whether the clients of this path expect OpenAI's error shape: all of `/v1` except paths with another one."""
-    return path.startswith("/v1/") and path != "/v1/models" and not _has_another_shape(path)
-
-
-def _has_another_shape(path: str) -> bool:
-    """Whether no client of this path expects OpenAI's `error`. All clients list models, and one whose base URL lacks
-    `/v1` asks for `/chat/completions`: there a problem has it as a member, which both vendors' clients read."""
-    return any(path == other or path.startswith(f"{other}/") for other in _OTHERS)
 
 
 def members_of(problem: JsonObject) -> JsonObject:
@@ -270,7 +275,6 @@ def _parameter(problem: JsonObject, within: str) -> str | None:
     return (named or None) if first == "body" else (named or first)
 
 
-MESSAGES_PATH: Final = "/v1/messages"
 _MESSAGES_TYPES: Final[Mapping[int, str]] = _TYPES | {
     403: "permission_error",
     404: "not_found_error",
@@ -278,11 +282,6 @@ _MESSAGES_TYPES: Final[Mapping[int, str]] = _TYPES | {
     503: "overloaded_error",
     504: "timeout_error",
 }
-
-
-def is_messages_path(path: str) -> bool:
-    """Whether the clients of this path expect Anthropic's error shape."""
-    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
 
 
 def error_json(problem: JsonObject) -> JsonObject:
