@@ -44,9 +44,19 @@ def _oldest_first(limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, order: Or
     return PageRequest(limit, cursor, newest_first=order == "desc")
 
 
+def _page_of_items(
+    limit: Annotated[int, Query(ge=1, le=100, description="Maximum page size.")] = 20,
+    order: Order = "desc",
+    after: Annotated[str | None, Query(max_length=200, description="Id of the last item of the previous page.")] = None,
+) -> PageRequest:
+    return PageRequest(limit, after, newest_first=order == "desc")
+
+
 NewestFirst = Annotated[PageRequest, Depends(_newest_first)]
 OldestFirst = Annotated[PageRequest, Depends(_oldest_first)]
 """A page of a list in this order, unless the request has another one."""
+PageOfItems = Annotated[PageRequest, Depends(_page_of_items)]
+"""The same with OpenAI's parameters."""
 
 
 _QUESTION: Final = {"role": "user", "content": "My name is Anna. What is in Bergen?"}

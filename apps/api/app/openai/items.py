@@ -22,13 +22,18 @@ from app.domain.types import Completion, Content, ContentPart, JsonObject, Messa
 from app.openai.chat_messages import reply_text
 from app.openai.client_tools import SHELL, call_fields, function_name
 
-_REFERENCE = "item_reference"
 _DONE: JsonObject = {"status": "completed"}
 _NO_TOOLS: Mapping[str, Mapping[str, Any]] = {}
 
 
 MOST_DIRECTIONS = 1_000
 """Most different system and developer messages of one list: each is searched for in the session's instructions."""
+
+
+def kind_of(item: Mapping[str, Any]) -> Any:
+    """The type of an item. Messages and references may have none; one that is not validated yet may have any."""
+    kind = item.get("type")
+    return ("message" if "role" in item else "item_reference") if kind is None else kind
 
 
 def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Message] | None = None) -> IncomingList:
@@ -47,7 +52,7 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
     thoughts: list[IncomingMessage | Message] = []
     thoughts_of: dict[int, list[IncomingMessage | Message]] = {}
     for place, item in enumerate(items):
-        match item.get("type") or ("message" if "role" in item else _REFERENCE):
+        match kind_of(item):
             case "message" if item["role"] in ("system", "developer"):
                 directions[content_text(_content(item["content"]))] = None
                 if len(directions) > MOST_DIRECTIONS:
@@ -133,7 +138,7 @@ def _add_item(messages: list[IncomingMessage], place: int, kind: str, item: Mapp
 
 def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:
     """The ids that the references among these items name."""
-    return [item["id"] for item in items if (item.get("type") or ("" if "role" in item else _REFERENCE)) == _REFERENCE]
+    return [item["id"] for item in items if kind_of(item) == "item_reference"]
 
 
 def joined_directions(known: str | None, directions: Sequence[str]) -> str | None:

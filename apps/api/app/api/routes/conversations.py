@@ -6,9 +6,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import openai_refusals
+from app.api.openapi import PageOfItems, openai_refusals
 from app.api.response_json import conversation_json, list_json
-from app.api.routes.responses import After, ItemLimit, Order
 from app.api.schemas import items as schemas
 from app.domain.errors import existing
 from app.domain.responses import read_conversation_id
@@ -16,7 +15,6 @@ from app.domain.types import JsonObject, SessionRef
 from app.services import sessions
 from app.services.openai import conversations
 from app.services.openai.conversations import get_item, of_conversation, page_of_items
-from app.services.paging import PageRequest
 
 _WRITE = (400, 401, 404, 408, 409, 413, 415, 429, 503)
 _NOTHING = schemas.ConversationIn()
@@ -70,13 +68,11 @@ async def create_conversation_items(call: Call, conversation_id: str, body: sche
 
 
 @router.get("/{conversation_id}/items", response_model=schemas.ItemListOut)
-async def list_conversation_items(
-    call: Call, conversation_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
-) -> JsonObject:
+async def list_conversation_items(call: Call, conversation_id: str, wanted: PageOfItems) -> JsonObject:
     """The conversation's items."""
     session = _session(call, conversation_id)
     await sessions.get_session(call.rt, session)
-    return list_json(*await page_of_items(call.rt, session, PageRequest(limit, after, newest_first=order == "desc")))
+    return list_json(*await page_of_items(call.rt, session, wanted))
 
 
 @router.get("/{conversation_id}/items/{item_id}", response_model=schemas.ItemOut)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute, json_response
-from app.api.openapi import OPENAI_READ, SESSION_HEADER, Order, openai_refusals, session_answers
+from app.api.openapi import OPENAI_READ, SESSION_HEADER, PageOfItems, openai_refusals, session_answers
 from app.api.response_json import SEALED, ResponseForm, compaction_json, list_json, stored_json
 from app.api.routes.chat import (
     Headers,
@@ -44,11 +44,8 @@ from app.services.openai.chat import ChatRequest, answerable
 from app.services.openai.conversations import referenced
 from app.services.openai.open_session import Target, respond
 from app.services.openai.responses import ResponseRequest, compact, compaction_policy, resolve_target
-from app.services.paging import PageRequest
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
-ItemLimit = Annotated[int, Query(ge=1, le=100, description="Maximum page size.")]
-After = Annotated[str | None, Query(max_length=200, description="Id of the last item of the previous page.")]
 _ANSWERS = session_answers("The response, or with `stream: true` its events", {"type": "string"})
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
@@ -189,11 +186,8 @@ async def cancel_response(call: Call, response_id: str) -> JsonObject:
 
 
 @router.get("/{response_id}/input_items", response_model=ItemListOut)
-async def list_response_input_items(
-    call: Call, response_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
-) -> JsonObject:
+async def list_response_input_items(call: Call, response_id: str, wanted: PageOfItems) -> JsonObject:
     """The input of a response, without earlier items."""
-    wanted = PageRequest(limit, after, newest_first=order == "desc")
     return list_json(*await responses.input_items(call.rt, call.tenant_id, _ref(call, response_id), wanted))
 
 

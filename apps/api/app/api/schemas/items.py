@@ -11,6 +11,7 @@ from app.api.schemas.chat import CallId, RefusalPart
 from app.api.schemas.content import AudioPart, TextOrParts
 from app.api.schemas.values import Answer, In, NotEmpty, Open
 from app.domain.types import Name
+from app.openai.items import kind_of
 from app.services.openai.conversations import MOST_NEW_ITEMS
 
 
@@ -163,10 +164,7 @@ _OF_A_TOOL = re.compile("(.+?)_(?:call|output|call_output|approval_request|appro
 def _item_kind(value: object) -> str | None:
     if not isinstance(value, dict):
         return None
-    item = cast("dict[str, Any]", value)
-    kind = item.get("type")
-    if kind is None:
-        return "message" if "role" in item else "item_reference"
+    kind = kind_of(cast("dict[str, Any]", value))
     return kind if kind in _ITEM_TAGS else "hosted" if isinstance(kind, str) else None
 
 
