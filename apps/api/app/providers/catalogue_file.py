@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -34,7 +35,7 @@ _OWN_PARAMETERS = frozenset(
     }
 )
 
-_VENDORS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
+_ADDRESSES: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
 _MOST_CHARS = 4 * 1024 * 1024
 _TOO_DEEP = f"it is nested deeper than {MOST_NESTING} levels"
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
@@ -44,6 +45,19 @@ ReturnReasoning: TypeAlias = Literal["never", "signatures", "tool_loop", "tool_t
 ThinkTags: TypeAlias = Literal["separate", "opened", "keep"]
 """What `<think>` and `</think>` in an answer mean: a block at its beginning is reasoning; the answer begins within a
 block, which the server's template has opened; or they are part of the text."""
+
+
+Vendor: TypeAlias = Literal["openai", "azure", "openrouter", "xai", "deepseek", "gemini", "moonshot"]
+_HOSTS: Mapping[Vendor, str] = {
+    "openai": r"api\.openai\.com",
+    "azure": r".*\.(?:openai\.azure|cognitiveservices\.azure|services\.ai\.azure)\.com",
+    "openrouter": r"openrouter\.ai",
+    "xai": r"(?:[\w-]+\.)?api\.x\.ai",
+    "deepseek": r"api\.deepseek\.com",
+    "gemini": r".*(?:generativelanguage|aiplatform)\.googleapis\.com",
+    "moonshot": r"api\.moonshot\.(?:ai|cn)",
+}
+"""The hosts of those whose servers want or refuse something that others do not."""
 
 
 Problem: TypeAlias = tuple[str, str]
@@ -127,7 +141,13 @@ class ModelEntry(_Strict):
     @property
     def address(self) -> str:
         """Its `base_url`, or the vendor's own; empty for the offline responder."""
-        return self.base_url or _VENDORS.get(self.provider, "")
+        return self.base_url or _ADDRESSES.get(self.provider, "")
+
+    @property
+    def vendor(self) -> Vendor | None:
+        """Whose server is at its address, as far as that makes a difference."""
+        host = httpx.URL(self.address).host
+        return next((vendor for vendor, hosts in _HOSTS.items() if re.fullmatch(hosts, host)), None)
 
 
 class Instructions(_Strict):

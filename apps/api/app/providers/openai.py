@@ -65,8 +65,6 @@ _ANSWERED: Final = b'{"content":"%b","role":"assistant"}' % _NO_ANSWER.encode()
 _NOT_NEUTRAL: Final = (b'],"role":"tool"', b'"reasoning_content":', b'"reasoning_blocks":')
 """In canonical JSON, the end of a tool's result that consists of parts (the content of other messages precedes another
 role), and the fields of earlier reasoning. A quotation mark within a text is escaped."""
-_XAI_HOST: Final = re.compile(r"(?:[\w-]+\.)?api\.x\.ai")
-_AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
 def chat_url(entry: ModelEntry, path: str = "/chat/completions") -> httpx.URL:
@@ -77,22 +75,14 @@ def chat_url(entry: ModelEntry, path: str = "/chat/completions") -> httpx.URL:
 
 def chat_headers(endpoint: Endpoint) -> dict[str, str]:
     """The headers of a request, with the key in `api-key` for Azure, else in `Authorization: Bearer`."""
-    return endpoint.headers("api-key" if _is_azure(endpoint.entry) else "authorization")
-
-
-def is_openrouter(entry: ModelEntry) -> bool:
-    return chat_url(entry).host == "openrouter.ai"
-
-
-def _is_azure(entry: ModelEntry) -> bool:
-    return chat_url(entry).host.endswith(_AZURE_HOSTS)
+    return endpoint.headers("api-key" if endpoint.entry.vendor == "azure" else "authorization")
 
 
 def not_sent(entry: ModelEntry) -> frozenset[Part]:
     """What the first request leaves out, where the alias does not say: OpenAI's newer models refuse `max_tokens`, and
     most other servers know only that; nor do they know cache keys and custom tools. OpenRouter alone has details of
     reasoning."""
-    is_own = chat_url(entry).host == "api.openai.com" or _is_azure(entry)
+    is_own = entry.vendor in ("openai", "azure")
     named, details = entry.max_tokens_field, entry.return_reasoning
     has_key = is_own if entry.prompt_cache_key is None else entry.prompt_cache_key
     return parts_left_out(
@@ -101,7 +91,7 @@ def not_sent(entry: ModelEntry) -> frozenset[Part]:
             "cache_key": has_key,
             "breakpoints": has_key and takes_breakpoints(entry.model),
             "custom_tools": is_own if entry.custom_tools is None else entry.custom_tools,
-            "details": is_openrouter(entry) if details is None else details == "signatures",
+            "details": entry.vendor == "openrouter" if details is None else details == "signatures",
         }
     )
 
@@ -109,7 +99,7 @@ def not_sent(entry: ModelEntry) -> frozenset[Part]:
 def takes_conversation_header(entry: ModelEntry) -> bool:
     """Whether chat completions have the header by which xAI finds the server that has the session's prompts in its
     cache. docs.x.ai/developers/advanced-api-usage/prompt-caching/maximizing-cache-hits"""
-    return _XAI_HOST.fullmatch(chat_url(entry).host) is not None and entry.prompt_cache_key is not False
+    return entry.vendor == "xai" and entry.prompt_cache_key is not False
 
 
 def with_conversation_header(request: CompletionRequest) -> CompletionRequest:

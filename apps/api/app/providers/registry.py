@@ -12,7 +12,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-import httpx
 from genai_prices import data_snapshot
 from genai_prices.types import ModelInfo, TieredPrices
 
@@ -25,15 +24,13 @@ from app.providers.anthropic import AnthropicProvider, thinking_tokens
 from app.providers.base import Endpoint, Provider
 from app.providers.catalogue_file import Instructions, ModelEntry, ProviderName, ReturnReasoning, key_of, read_catalogue
 from app.providers.offline import OfflineProvider
-from app.providers.openai import OpenAIProvider, is_openrouter
+from app.providers.openai import OpenAIProvider
 from app.providers.responses_answer import REASONING
 
 WindowSource: TypeAlias = Literal["catalogue", "learned", "genai_prices", "fallback"]
 LearnedWindows: TypeAlias = Mapping[tuple[str, TenantId | None], int]
 """Windows that providers stated when they refused prompts, in tokens, by alias and tenant; None means all tenants."""
 
-_DEEPSEEK_HOST: Final = "api.deepseek.com"
-_GEMINI_HOSTS: Final = ("generativelanguage.googleapis.com", "aiplatform.googleapis.com")
 _RULES: Final[Mapping[ReturnReasoning, ReasoningRule | None]] = {
     "never": None,
     "signatures": ReasoningRule("blocks", "tool_loop"),
@@ -42,7 +39,6 @@ _RULES: Final[Mapping[ReturnReasoning, ReasoningRule | None]] = {
 }
 _OF_RESPONSES: Final = ReasoningRule("blocks", "tool_loop", only=REASONING)
 """Chat completions give no such blocks."""
-_MOONSHOT_HOSTS: Final = frozenset({"api.moonshot.ai", "api.moonshot.cn"})
 
 
 @frozen
@@ -210,16 +206,18 @@ def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
     is_off = thinking.get("type") == "disabled"
     if listed.provider == "anthropic":
         return _RULES["signatures"] if thinking and not is_off else None
-    if listed.return_reasoning is None and is_openrouter(listed):
-        return ReasoningRule("blocks", "tool_turns")
-    host = httpx.URL(listed.address).host
-    wanted = listed.return_reasoning or ("signatures" if host.endswith(_GEMINI_HOSTS) else None)
-    if wanted is not None:
-        return _RULES[wanted]
-    insists = host == _DEEPSEEK_HOST or (host in _MOONSHOT_HOSTS and name.startswith("kimi"))
-    if insists and not is_off:
-        return _RULES["tool_turns"]
-    return _OF_RESPONSES if listed.provider == "openai" and listed.api != "chat_completions" else None
+    if listed.return_reasoning is not None:
+        return _RULES[listed.return_reasoning]
+    insists = not is_off and (listed.vendor == "deepseek" or name.startswith("kimi"))
+    match listed.vendor:
+        case "openrouter":
+            return ReasoningRule("blocks", "tool_turns")
+        case "gemini":
+            return _RULES["signatures"]
+        case "deepseek" | "moonshot" if insists:
+            return _RULES["tool_turns"]
+        case _:
+            return _OF_RESPONSES if listed.provider == "openai" and listed.api != "chat_completions" else None
 
 
 def _published(model: str, base_url: str, at: datetime) -> tuple[int | None, Prices | None]:
