@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
 from difflib import get_close_matches
 from typing import TypeVar
 
-from dotenv.parser import parse_stream
+from dotenv.parser import Binding, parse_stream
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -74,7 +73,7 @@ def read_settings() -> Settings:
     """The settings of the environment and `.env`. Raises `OperatorError`, which never quotes a value, also for a name
     that is nearly that of a setting and a line that sets none: without the setting another database could be served."""
     try:
-        if faulty := _faulty_lines():
+        if faulty := [line for line, read in _env_lines() if read.error]:
             raise OperatorError("; ".join(f"{ENV_FILE}, line {line}: this is not NAME=value" for line in faulty))
         settings = Settings()
         misspelled = [*map(_misspelled, variables())]
@@ -90,13 +89,13 @@ def read_settings() -> Settings:
     return settings
 
 
-def _faulty_lines() -> list[int]:
-    """Those that the parser of `.env` would leave out. What it read of one begins with the blank lines before it."""
+def _env_lines() -> list[tuple[int, Binding]]:
+    """What the parser of `.env` reads, each with the number of its line: its text begins with blank lines before it."""
     if not ENV_FILE.is_file():
         return []
     with ENV_FILE.open(encoding="utf-8") as text:
-        read = [binding.original for binding in parse_stream(text) if binding.error]
-    return [each.line + each.string.rstrip("\n").count("\n") for each in read]
+        read = [(binding.original.line, binding.original.string, binding) for binding in parse_stream(text)]
+    return [(line + own.count("\n", 0, len(own) - len(own.lstrip())), binding) for line, own, binding in read]
 
 
 def _misspelled(variable: str) -> str:
@@ -113,11 +112,10 @@ def _misspelled(variable: str) -> str:
 
 def _place(variable: str) -> str:
     """The line of `.env` that sets a variable, unless the environment overrides it."""
-    if variable in map(str.upper, os.environ) or not ENV_FILE.is_file():
+    if variable in map(str.upper, os.environ):
         return ""
-    named = re.compile(rf"\s*(export\s+)?{variable}\s*=", re.IGNORECASE)
-    lines = enumerate(ENV_FILE.read_text(encoding="utf-8").splitlines(), start=1)
-    return "".join(f" ({ENV_FILE}, line {number})" for number, line in lines if named.match(line))
+    own = [line for line, read in _env_lines() if (read.key or "").upper() == variable.upper()]
+    return "".join(f" ({ENV_FILE}, line {line})" for line in own)
 
 
 def _variable(location: tuple[int | str, ...]) -> str:
