@@ -915,12 +915,15 @@ async def test_a_call_that_the_model_wrote_wrongly_is_called_again(is_streamed: 
         "Assistant message must have either content or tool_calls, but not none.",  # Mistral
     ],
 )
-@pytest.mark.parametrize("blank", ["", " \n"])
-async def test_an_earlier_answer_without_text_says_so_where_it_may_not_be_empty(sentence: str, blank: str) -> None:
+@pytest.mark.parametrize("blank", ["", " \n", "\u00a0", " " * 100])
+@pytest.mark.parametrize("speaker", [{}, {"name": 'R"2'}])
+async def test_an_earlier_answer_without_text_says_so_where_it_may_not_be_empty(
+    sentence: str, blank: str, speaker: dict[str, str]
+) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
     messages: list[PromptMessage] = [
         {"role": "user", "content": 'Is {"content":"","role":"assistant"} empty?'},
-        {"role": "assistant", "content": blank},
+        {"role": "assistant", "content": blank, **speaker},
         {"role": "user", "content": ""},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "content": "", "tool_call_id": "call_1"},
@@ -936,7 +939,7 @@ async def test_an_earlier_answer_without_text_says_so_where_it_may_not_be_empty(
             await provider.complete(CompletionRequest(given, 9))
     assert server.hits == 3
     for seen in server.seen[1:]:
-        assert seen.json["messages"] == [messages[0], {"role": "assistant", "content": "[No answer.]"}, *messages[2:]]
+        assert seen.json["messages"] == [messages[0], messages[1] | {"content": "[No answer.]"}, *messages[2:]]
 
 
 async def test_a_call_whose_first_fragment_has_another_number_than_its_others_is_put_together() -> None:

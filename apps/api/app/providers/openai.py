@@ -60,8 +60,12 @@ _REASONING: Final = re.compile(r"signature|thinking|reasoning|thought", re.IGNOR
 _NO_ANSWER: Final = "[No answer.]"
 _SHOWN_BELOW: Final = "[Attached to the next message of the user.]"
 _SHOWN_HERE: Final = "[Attached to the result of the tool call %s:]"
-_EMPTY: Final = re.compile(rb'\{"content":"(?: |\\[nrt]){0,64}","role":"assistant"\}')
-_ANSWERED: Final = b'{"content":"%b","role":"assistant"}' % _NO_ANSWER.encode()
+_BLANK: Final = rb"(?: |\\[bfnrt]|\xc2[\x85\xa0]|\xe2\x80[\x80-\xaf]|\xe3\x80\x80)"
+_MAYBE_EMPTY: Final = re.compile(
+    rb'"content":"(?:%b{64}|%b{0,63}",(?:"name":"(?:[^"\\]|\\.)*",)?"role":"assistant"\})' % (_BLANK, _BLANK)
+)
+"""In canonical JSON, an answer of blanks alone, or of characters near them; also any content that begins with many, of
+which no more are read: a user's may have a megabyte."""
 _NOT_NEUTRAL: Final = (b'],"role":"tool"', b'"reasoning_content":', b'"reasoning_blocks":')
 """In canonical JSON, the end of a tool's result that consists of parts (the content of other messages precedes another
 role), and the fields of earlier reasoning. A quotation mark within a text is escaped."""
@@ -174,7 +178,8 @@ class _ChatCall(WireCall):
     def is_ready(self) -> bool:
         takes_calls = self.takes("long_call_ids") and self.takes("malformed_arguments")
         in_other_form = self._names_as_text or self.custom_names or self.takes("breakpoints")
-        return takes_calls and not in_other_form and self._is_neutral_form
+        takes_answers = self.takes("empty_answers") or not self._may_have_empty_answers
+        return takes_calls and takes_answers and not in_other_form and self._is_neutral_form
 
     @cached_property
     def _is_neutral_form(self) -> bool:
@@ -184,6 +189,11 @@ class _ChatCall(WireCall):
             return False
         prompt = b"".join(messages.pieces)
         return not any(mark in prompt for mark in _NOT_NEUTRAL)
+
+    @cached_property
+    def _may_have_empty_answers(self) -> bool:
+        messages = self.request.messages
+        return isinstance(messages, JsonMessages) and any(map(_MAYBE_EMPTY.search, messages.pieces))
 
     @property
     def _limit_field(self) -> MaxTokensField:
@@ -228,8 +238,6 @@ class _ChatCall(WireCall):
             pieces = request.messages.pieces
             if not takes("unsigned_calls"):
                 pieces = [piece.replace(_FIRST_CALL, _FIRST_CALL + _UNSIGNED) for piece in pieces]
-            if not takes("empty_answers"):
-                pieces = [_EMPTY.sub(_ANSWERED, piece) for piece in pieces]
             return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
         body["messages"] = self._messages(custom)
         return (json_bytes(body),)
