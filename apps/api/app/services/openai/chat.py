@@ -24,6 +24,7 @@ from app.openai.new_messages import (
     BEGIN,
     CONTINUE,
     Anchor,
+    Comparison,
     NextStep,
     answerable_list,
     compared,
@@ -193,7 +194,8 @@ async def count_behind(rt: Runtime, session: SessionRef, request: ChatRequest, n
     async with rt.database.autocommit() as tx:
         newest = existing(await store.newest_of(tx, session), noun)
         stored = await _repeatable(tx, session, newest, request)
-    new = await new_in_list(request, stored) or ()
+    comparison = await _comparison(request, stored)
+    new = (comparison.new if comparison else request.messages) or ()
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
     step = await divided(request, new, waiting=is_waiting) if new else None
     if step is not None and step.message is not None and not step.past and not is_waiting:
@@ -211,12 +213,11 @@ async def compared_messages(tx: Transaction, session: SessionRef, request: ChatR
     return await store.newest_messages(tx, session.id, 2 * len(request.messages) + 32, _MOST_COMPARED_BYTES)
 
 
-async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> tuple[IncomingMessage, ...] | None:
-    """The messages of the request's list that are new to a session with these newest messages; None as there. An
-    `all_new` list is compared only if there are `stored` ones."""
+async def _comparison(request: ChatRequest, stored: Sequence[Message]) -> Comparison | None:
+    """The request's list beside the newest messages of its session; None for an `all_new` list if there are none."""
     if request.all_new and not stored:
-        return request.messages
-    return await _aside(request, lambda: compared(request.messages, stored, request.anchor).new)
+        return None
+    return await _aside(request, partial(compared, request.messages, stored, request.anchor))
 
 
 async def _repeatable(tx: Transaction, session: SessionRef, newest: Newest, request: ChatRequest) -> list[Message]:
@@ -277,7 +278,8 @@ async def _read_step(
         return newest, answered
     if newest.status is TurnStatus.RUNNING:
         raise TurnInProgress(_IN_PROGRESS)
-    new = await new_in_list(request, stored)
+    comparison = await _comparison(request, stored)
+    new = comparison.new if comparison else request.messages
     is_overtaken = request.after_message_seq not in (None, newest.last_message_seq)
     if is_overtaken and key is not None:  # by another key's turn, which answers it as little as if it had come before
         raise TurnInProgress(_IN_PROGRESS)
@@ -286,10 +288,8 @@ async def _read_step(
     if is_overtaken:
         raise TurnInProgress(_IN_PROGRESS)
     step = await divided(request, new or (), waiting=newest.status is TurnStatus.AWAITING_TOOLS)
-    if newest.status in FAILED_STATUSES and not request.all_new:
-        step = replace(
-            step, lacking=await _aside(request, lambda: compared(request.messages, stored, request.anchor).lacking)
-        )
+    if comparison and newest.status in FAILED_STATUSES and not request.all_new:
+        step = replace(step, lacking=comparison.lacking)
     return newest, step
 
 
