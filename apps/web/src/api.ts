@@ -83,8 +83,8 @@ async function send(path: string, options: Options): Promise<Response> {
 }
 
 async function problemOf(answer: Response): Promise<Problem> {
-  if (answer.status === 401) onRefused();
   const body: unknown = await answer.json().catch(() => null);
+  if (answer.status === 401) onRefused(); // not before: what was typed is kept by whoever gets the problem
   return isProblem(body) ? new Problem(body) : unexpected(answer, `The service answered ${answer.status}.`);
 }
 
