@@ -35,7 +35,6 @@ from app.db.sql import (
     insert_from,
     insert_row,
     json_rows,
-    listed,
     of_session,
     paged,
     sql,
@@ -71,8 +70,15 @@ NEWEST_OF_TENANT = "tenant_id, id DESC"
 """The SQL condition and order of a tenant's sessions, newest first. Only the index of tenants has this order. With
 `tenant_id = …` it would be that of ids alone, in which a planner that knows of few tenants reads everybody's sessions
 until it has found enough of this one's."""
-_ORDERS = ("tenant_id DESC, id", NEWEST_OF_TENANT)
-_PAGES = listed(_COLUMNS, f"sessions WHERE {OF_TENANT}", "id", _SIZED, orders=_ORDERS)
+# With two bounds a planner that knows of few tenants expects so few rows that it sorts all of them instead.
+_FROM_BOUND = {
+    False: "id > :bound ORDER BY tenant_id DESC, id",
+    True: f"id < :bound ORDER BY {NEWEST_OF_TENANT}",
+}
+_PAGES = {
+    newest: paged(f"SELECT {_COLUMNS} FROM sessions WHERE {OF_TENANT} AND {from_bound} LIMIT :limit", _SIZED)
+    for newest, from_bound in _FROM_BOUND.items()
+}
 
 NamedBy: TypeAlias = Literal["idempotency_key", "external_id"]
 """How a session is found other than by id: by the key of the request that made it, or by a client's name for it."""
@@ -202,7 +208,9 @@ async def name_session(tx: Transaction, session: SessionRef, by: NamedBy, name: 
 
 
 async def list_sessions(tx: Transaction, tenant_id: TenantId, bounds: PageBounds[UUID]) -> Fetched[Session]:
-    return await tx.fetch_between(Session, _PAGES, bounds, tenant_id=tenant_id)
+    """The tenant's sessions from the bound on at which the order begins. The other bound is not looked at."""
+    bound = bounds.before if bounds.newest_first else bounds.after
+    return await tx.fetch_page(Session, _PAGES[bounds.newest_first], bounds.limit, tenant_id=tenant_id, bound=bound)
 
 
 async def update_session(tx: Transaction, tenant_id: TenantId, session: Session) -> Session | None:

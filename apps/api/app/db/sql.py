@@ -71,15 +71,12 @@ def _letter_in_any_case(letter: str) -> str:
     return "[" + "".join(form for form in forms if len(form) == 1) + "]"
 
 
-def listed(
-    columns: str, source: str, position: str, sized: Sequence[str], *, orders: tuple[str, str] | None = None
-) -> Mapping[bool, Statement]:
+def listed(columns: str, source: str, position: str, sized: Sequence[str]) -> Mapping[bool, Statement]:
     """A list's statement for `Transaction.fetch_between` by whether the newest come first. `source` has a condition;
-    `sized` is as in `paged`. `orders` are those of the oldest and of the newest first, if the index needs more than the
-    position."""
-    within = f"SELECT {columns} FROM {source} AND {position} > :after AND {position} < :before ORDER BY"
-    by_newest = zip((False, True), orders or (position, f"{position} DESC"), strict=True)
-    return {newest: paged(f"{within} {order} LIMIT :limit", sized) for newest, order in by_newest}
+    `sized` is as in `paged`."""
+    within = f"SELECT {columns} FROM {source} AND {position} > :after AND {position} < :before ORDER BY {position}"
+    by_newest = {False: "", True: " DESC"}
+    return {newest: paged(f"{within}{order} LIMIT :limit", sized) for newest, order in by_newest.items()}
 
 
 def paged(text: str, sized: Sequence[str]) -> Statement:
