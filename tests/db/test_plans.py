@@ -47,7 +47,8 @@ from app.db.sessions import list_sessions, search_sessions, turn_of_list
 from app.db.settled import settled_through
 from app.db.sql import Statement
 from app.db.statistics import analyze_for
-from app.db.turns import newest_messages, page_of_turns, turn_numbers
+from app.db.turns import newest_messages, page_of_turns, turn_numbers, turns_begun_by
+from app.domain.frozen import replace
 from app.domain.responses import ResponseRef
 from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, Turn, TurnId, TurnStatus, Usage
 from app.services.turn.gather import settled_columns
@@ -521,6 +522,7 @@ async def test_a_page_of_sessions_is_read_without_the_others_however_many_there_
         tx, bounds = Explained(transaction), PageBounds(UUID(int=0), UUID(int=2**128 - 1), 20, newest_first)
         page = await list_sessions(tx, TenantId("default"), bounds)
         assert (page.rows[0].id.int, page.has_more) == (20_999 if newest_first else 1, True)
+        assert await turns_begun_by(tx, TenantId("another"), "", after_id=UUID(int=0), limit=20) == []
         assert read_rows(tx.plans)["sessions"] <= 21
 
 
@@ -682,6 +684,33 @@ async def test_a_list_that_begins_as_a_long_session_did_is_found_without_reading
         assert found is not None
         assert (found.place, found.is_last, found.is_repeated) == (0, False, False), "the newest beginning"
         assert read_rows(tx.plans)["turns"] <= 3 * 64
+
+
+async def test_of_very_many_sessions_that_begin_alike_only_the_newest_are_looked_at(database_url: str) -> None:
+    """40,000 that began with "Hi" and the same reply took a quarter of a second in each turn of any of them."""
+    many = """
+        INSERT INTO sessions (id, tenant_id, model_alias, policy, metadata)
+        SELECT u(s), 'default', 'm', '{}', '{}' FROM generate_series(1000, 3999) s;
+    """
+    begun = """
+        INSERT INTO turns (
+            id, session_id, seq, status, user_input, assistant_output, model_alias, request_sha256, conversation_sha256)
+        SELECT gen_random_uuid(), u(s), t, 'completed', 'Hi', 'Hello!', 'm', '', sha256(int8send(t))
+        FROM generate_series(1000, 3999) s, generate_series(1, CASE s WHEN 3900 THEN 1 ELSE 2 END) t
+    """
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        await transaction.execute(Statement(many, ()))
+        await transaction.execute(Statement(begun, ()))
+        await transaction.fetch(Statement("ANALYZE turns", ()))
+        tx, first = Explained(transaction), sha256(pack(">q", 1)).digest()
+        found = await turn_of_list(tx, TenantId("default"), [first], None)
+        assert found is not None
+        assert (found.session_id.int, found.is_last, found.place) == (3900, True, 0)
+        read = read_rows(tx.plans)
+        assert read["sessions"] <= 256
+        assert read["turns"] <= 3 * 256
+        unknown = sha256(b"unknown").digest()
+        assert await turn_of_list(tx, TenantId("default"), [unknown, first], None) == replace(found, place=1)
 
 
 @pytest.mark.parametrize("analyzed", [False, True])

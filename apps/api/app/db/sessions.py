@@ -241,30 +241,41 @@ async def search_sessions(
     return await tx.fetch_page(Session, _SEARCH, limit, **within, **patterns), horizon
 
 
-# Of several sessions with the same past (forks): first one that already got this request, of which this is a retry;
-# then one in which nothing follows this past; then the oldest.
+_MOST_ALIKE = 256
+"""Newest sessions among which that of a list is chosen: very many may begin with "Hi" and the same reply."""
 _LATER = f"""
     SELECT FROM turns n
     WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status NOT IN {UNANSWERED}
 """
-_BY_LIST = sql(f"""
-    SELECT t.session_id, t.id AS turn_id, s.last_message_seq, NOT EXISTS ({_LATER}) AS is_last, EXISTS (
-            SELECT FROM turns n
-            WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN {FAILED}
-        ) AS is_unanswered,
-        array_position(:digests, t.conversation_sha256) - 1 AS place,
-        CAST(:request_sha256 AS text) IS NOT NULL
-            AND EXISTS (
-                {_LATER} AND n.request_sha256 = :request_sha256
-                    AND CASE WHEN CAST(:idempotency_key AS text) IS NULL THEN n.seq = s.last_turn_seq
-                        ELSE n.idempotency_key = :idempotency_key END) AS is_repeated
-    FROM turns t JOIN sessions s ON s.id = t.session_id
-    WHERE t.conversation_sha256 = ANY(:digests) AND s.tenant_id = :tenant_id
-        AND (s.{_FOR_ANSWER}) IS NOT TRUE AND t.status IN {ANSWERED}
-    ORDER BY place, is_repeated DESC, is_last DESC,
-        t.session_id
-    LIMIT 1
+# What is read of each session is in the list of results, and so only of the newest: a join may read all sessions.
+_BY_NEWEST_REPLY, _BY_OLDER_REPLY = (
+    sql(f"""
+    SELECT * FROM (
+        SELECT t.session_id, t.id AS turn_id, (
+                SELECT s.last_message_seq FROM sessions s
+                WHERE s.id = t.session_id AND s.tenant_id = :tenant_id AND (s.{_FOR_ANSWER}) IS NOT TRUE
+            ) AS last_message_seq,
+            NOT EXISTS ({_LATER}) AS is_last, EXISTS (
+                SELECT FROM turns n
+                WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN {FAILED}
+            ) AS is_unanswered,
+            {place} AS place,
+            CAST(:request_sha256 AS text) IS NOT NULL
+                AND EXISTS (
+                    {_LATER} AND n.request_sha256 = :request_sha256
+                        AND CASE WHEN CAST(:idempotency_key AS text) IS NULL
+                            THEN n.seq = (SELECT s.last_turn_seq FROM sessions s WHERE s.id = t.session_id)
+                            ELSE n.idempotency_key = :idempotency_key END) AS is_repeated
+        FROM turns t WHERE t.conversation_sha256 = {digest} AND t.status IN {ANSWERED}
+        ORDER BY {order} t.session_id DESC LIMIT {_MOST_ALIKE}
+    ) AS alike
+    WHERE last_message_seq IS NOT NULL ORDER BY place, is_repeated DESC, is_last DESC, session_id LIMIT 1
     """)
+    for digest, place, order in (
+        (":digest", "0", ""),
+        ("ANY(:digests)", "array_position(:digests, t.conversation_sha256)", "place,"),
+    )
+)
 
 
 @frozen
@@ -290,15 +301,15 @@ async def turn_of_list(
     request_sha256: str | None,
     idempotency_key: str | None = None,
 ) -> KnownTurn | None:
-    """The tenant's turn with the first of these digests that any has. `request_sha256` is that of a possible retry."""
-    return await tx.fetch_record(
-        KnownTurn,
-        _BY_LIST,
-        tenant_id=tenant_id,
-        digests=list(digests),
-        request_sha256=request_sha256,
-        idempotency_key=idempotency_key,
-    )
+    """The tenant's turn with the first of these digests that any has. `request_sha256` is that of a possible retry. Of
+    several sessions with the same past: first one that already got this request, of which this is a retry; then one in
+    which nothing follows this past; then the oldest."""
+    newest, *older = digests
+    of_request = {"tenant_id": tenant_id, "request_sha256": request_sha256, "idempotency_key": idempotency_key}
+    found = await tx.fetch_record(KnownTurn, _BY_NEWEST_REPLY, digest=newest, **of_request)
+    if found is None and older:
+        found = await tx.fetch_record(KnownTurn, _BY_OLDER_REPLY, digests=older, **of_request)
+    return found
 
 
 _PIN_COLUMNS = ", ".join(f"pins.{name}" for name in names_of(Pin))

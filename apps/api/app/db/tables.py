@@ -119,7 +119,7 @@ sa.Index(
     postgresql_where=sa.text(f"status IN {OPEN_STATUSES_SQL}"),
 )
 index_where_set("uq_turns_idempotency_key", turns.c.session_id, turns.c.idempotency_key, unique=True)
-index_where_set("ix_turns_conversation_sha256", turns.c.conversation_sha256)
+index_where("conversation_sha256 IS NOT NULL", "ix_turns_lists", turns.c.conversation_sha256, turns.c.session_id)
 # The activity view reads the newest turns of all sessions, once a second.
 sa.Index("ix_turns_created_at", turns.c.created_at)
 # Recall looks up which turns ended without an answer; these turns are few, so this index stays tiny.

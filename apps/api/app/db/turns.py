@@ -11,7 +11,14 @@ from app.db.database import Fetched, PageBounds, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, messages_from_rows
-from app.db.sessions import ON_ITS_NODE, insert_in_session, lock_session, locked_session
+from app.db.sessions import (
+    NEWEST_OF_TENANT,
+    OF_TENANT,
+    ON_ITS_NODE,
+    insert_in_session,
+    lock_session,
+    locked_session,
+)
 from app.db.sql import OPEN_STATUSES_SQL, Statement, by_key, insert_row, listed, of_session, sql
 from app.domain.content import tool_calls_from_json
 from app.domain.errors import TurnCancelled, TurnLost, existing
@@ -72,8 +79,8 @@ _BEGUN_BY = sql(f"""
     SELECT {_COLUMNS}, t.conversation_sha256
     FROM (
         SELECT id, last_turn_seq FROM sessions
-        WHERE tenant_id = :tenant_id AND id > :after_id AND external_id IS NULL AND idempotency_key IS NULL
-        ORDER BY id DESC LIMIT {_MOST_SESSIONS}
+        WHERE {OF_TENANT} AND id > :after_id AND external_id IS NULL AND idempotency_key IS NULL
+        ORDER BY {NEWEST_OF_TENANT} LIMIT {_MOST_SESSIONS}
     ) s JOIN turns t ON t.session_id = s.id AND t.seq = s.last_turn_seq
     WHERE t.request_sha256 = :request_sha256 AND t.status <> 'rejected'
     ORDER BY s.id DESC LIMIT :limit
