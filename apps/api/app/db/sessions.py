@@ -269,7 +269,8 @@ _BY_NEWEST_REPLY, _BY_OLDER_REPLY = (
         FROM turns t WHERE t.conversation_sha256 = {digest} AND t.status IN {ANSWERED}
         ORDER BY {order} t.session_id DESC LIMIT {_MOST_ALIKE}
     ) AS alike
-    WHERE last_message_seq IS NOT NULL ORDER BY place, is_repeated DESC, is_last DESC, session_id LIMIT 1
+    WHERE last_message_seq IS NOT NULL
+    ORDER BY place, is_repeated DESC, CASE WHEN is_last THEN session_id END DESC NULLS LAST, session_id LIMIT 1
     """)
     for digest, place, order in (
         (":digest", "0", ""),
@@ -302,8 +303,8 @@ async def turn_of_list(
     idempotency_key: str | None = None,
 ) -> KnownTurn | None:
     """The tenant's turn with the first of these digests that any has. `request_sha256` is that of a possible retry. Of
-    several sessions with the same past: first one that already got this request, of which this is a retry; then one in
-    which nothing follows this past; then the oldest."""
+    several sessions with the same past: first one that already got this request, of which this is a retry; then the
+    newest in which nothing follows this past: of those that only begin alike, the client's own; then the oldest."""
     newest, *older = digests
     of_request = {"tenant_id": tenant_id, "request_sha256": request_sha256, "idempotency_key": idempotency_key}
     found = await tx.fetch_record(KnownTurn, _BY_NEWEST_REPLY, digest=newest, **of_request)
