@@ -6,10 +6,12 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from tests.api.chatting import TOOLS, chat_service, say
 from tests.api.conftest import PATIENCE_S, assert_problem, new_session, serving, settings_for
 
 REGIONS = {"system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"}
@@ -53,6 +55,31 @@ def test_the_list_of_turns_pages_in_time_order(client: httpx.Client) -> None:
         seen += [turn["seq"] for turn in page["items"]]
         cursor = page["next_cursor"]
     assert seen == [1, 2, 3, 4, 5]
+
+
+def test_instructions_of_a_turn_are_the_last_system_layer_of_its_prompts_alone(
+    database_url: str, tmp_path: Path
+) -> None:
+    script = say(None, "c1"), say("Found."), say("Bye."), say("Found again.")
+    with chat_service(database_url, tmp_path, *script) as at:
+        path = f"/v1/sessions/{new_session(at.http, instructions='Be brief.')}"
+        asked = {"content": "Where is it?", "instructions": "Answer from this: it is in Oslo.", "tools": TOOLS}
+        preview = at.http.post(f"{path}/context/preview", json=asked).json()
+        turn = at.http.post(f"{path}/turns", json=asked).json()
+        outputs = {"outputs": [{"tool_call_id": "c1", "content": "here"}]}
+        at.http.post(f"{path}/turns/{turn['turn']['id']}/tool-outputs", json=outputs).raise_for_status()
+        for number in (0, 1):
+            assert system_of(at.sent(number)) == "Be brief.\n\nAnswer from this: it is in Oslo."
+        assert preview["context"]["estimated_wire_tokens"] == turn["context"]["estimated_wire_tokens"]
+        later = at.http.post(f"{path}/turns", json={"content": "Bye"}).json()["turn"]
+        assert system_of(at.sent(2)) == "Be brief."
+        again = {"instructions": "Answer from that."}
+        at.http.post(f"{path}/turns/{later['id']}/regenerate", json=again).raise_for_status()
+        assert system_of(at.sent(3)) == "Be brief.\n\nAnswer from that."
+
+
+def system_of(messages: list[Any]) -> str:
+    return "\n\n".join(message["content"] for message in messages if message["role"] == "system")
 
 
 def test_a_repeated_idempotency_key_is_one_turn_and_another_body_is_refused(client: httpx.Client) -> None:

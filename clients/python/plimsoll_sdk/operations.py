@@ -207,6 +207,7 @@ def post_turn(
     tools: Sequence[Json] | None = None,
     tool_choice: str | Json | None = None,
     max_output_tokens: int | None = None,
+    instructions: str | None = None,
     model_alias: str | None = None,
     policy: Json | None = None,
     name: str | None = None,
@@ -218,7 +219,8 @@ def post_turn(
 
     `stream_turn` gives the events of the turn instead, and takes a stream that breaks up again where it broke.
 
-    `name` is who of several people speaks, `said_at` when, in UTC (`2026-05-08T13:56:00Z`), where that is not now.
+    `instructions` are a system layer in the prompts of this turn only. `name` is who of several people speaks,
+    `said_at` when, in UTC (`2026-05-08T13:56:00Z`), where that is not now.
     `idempotency_key` is made where none is given; give one of your own where the same message may come from another
     process too.
     """
@@ -227,6 +229,7 @@ def post_turn(
         tools=tools,
         tool_choice=tool_choice,
         max_output_tokens=max_output_tokens,
+        instructions=instructions,
         model_alias=model_alias,
         policy=policy,
         name=name,
@@ -289,6 +292,7 @@ def regenerate_turn(
     tools: Sequence[Json] | None = None,
     tool_choice: str | Json | None = None,
     max_output_tokens: int | None = None,
+    instructions: str | None = None,
     model_alias: str | None = None,
     policy: Json | None = None,
     recorded_reply: Json | None = None,
@@ -299,6 +303,7 @@ def regenerate_turn(
         tools=tools,
         tool_choice=tool_choice,
         max_output_tokens=max_output_tokens,
+        instructions=instructions,
         model_alias=model_alias,
         policy=policy,
         recorded_reply=recorded_reply,
@@ -341,6 +346,7 @@ def preview_turn(
     tools: Sequence[Json] | None = None,
     tool_choice: str | Json | None = None,
     max_output_tokens: int | None = None,
+    instructions: str | None = None,
     model_alias: str | None = None,
     policy: Json | None = None,
     name: str | None = None,
@@ -352,6 +358,7 @@ def preview_turn(
         tools=tools,
         tool_choice=tool_choice,
         max_output_tokens=max_output_tokens,
+        instructions=instructions,
         model_alias=model_alias,
         policy=policy,
         name=name,

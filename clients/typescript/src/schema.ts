@@ -3419,6 +3419,11 @@ export interface components {
              */
             max_output_tokens?: number | null;
             /**
+             * Instructions
+             * @description The last system layer, in this turn's prompts only.
+             */
+            instructions?: string | null;
+            /**
              * Model Alias
              * @description Alias for this turn only.
              */
@@ -3677,6 +3682,11 @@ export interface components {
              * @description Clamped to the output reserve.
              */
             max_output_tokens?: number | null;
+            /**
+             * Instructions
+             * @description The last system layer, in this turn's prompts only.
+             */
+            instructions?: string | null;
             /**
              * Model Alias
              * @description Replaces the alias; defaults to the turn's.
@@ -5061,6 +5071,11 @@ export interface components {
              * @description Clamped to the output reserve.
              */
             max_output_tokens?: number | null;
+            /**
+             * Instructions
+             * @description The last system layer, in this turn's prompts only.
+             */
+            instructions?: string | null;
             /**
              * Model Alias
              * @description Alias for this turn only.

@@ -186,6 +186,7 @@ def turn_request(call: Call, body: schemas.TurnIn | schemas.RegenerateIn) -> Tur
             tools=tools,
             tool_choice=tool_choice,
             max_output_tokens=body.max_output_tokens,
+            instructions=raw.get("instructions"),
             policy=given_policy(call.rt, policy) if policy else policy,
             recorded_reply=_recorded(raw),
         ),

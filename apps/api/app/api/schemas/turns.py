@@ -39,6 +39,7 @@ class _OptionsIn(In):
     tools: list[ToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     max_output_tokens: OutputTokens = None
+    instructions: str | None = optional("The last system layer, in this turn's prompts only.")
     model_alias: Name | None = optional("Alias for this turn only.")
     stream: bool = Field(default=False, description="Answer as server-sent events.")
     policy: dict[str, Any] | None = optional(
