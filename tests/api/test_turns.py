@@ -78,6 +78,40 @@ def test_instructions_of_a_turn_are_the_last_system_layer_of_its_prompts_alone(
         assert system_of(at.sent(3)) == "Be brief.\n\nAnswer from that."
 
 
+def test_options_of_the_model_are_sent_with_each_call_of_the_turn_and_kept_when_it_is_run_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "place", "schema": {"type": "object"}}}
+    options = {"temperature": 0.2, "response_format": form, "seed": 7, "presence_penalty": 0}
+    with chat_service(database_url, tmp_path, say(None, "c1"), say("{}"), say("{}"), say("Bye.")) as at:
+        path = f"/v1/sessions/{new_session(at.http)}/turns"
+        body = {"content": "Where is it?", "options": options, "tools": TOOLS}
+        turn_id = at.http.post(path, json=body).json()["turn"]["id"]
+        outputs = {"outputs": [{"tool_call_id": "c1", "content": "here"}]}
+        at.http.post(f"{path}/{turn_id}/tool-outputs", json=outputs).raise_for_status()
+        at.http.post(f"{path}/{turn_id}/regenerate").raise_for_status()
+        at.http.post(path, json={"content": "Bye"}).raise_for_status()
+        sent = [{name: seen.json[name] for name in options if name in seen.json} for seen in at.model.seen]
+        assert sent == [{name: value for name, value in options.items() if value}] * 3 + [{}]
+
+
+def test_an_option_that_the_model_can_not_take_is_refused_by_its_place(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, provider="anthropic") as at:
+        path = f"/v1/sessions/{new_session(at.http)}"
+        for options, where in (
+            ({"temperature": 3}, "body.options.temperature"),
+            ({"temprature": 1}, "body.options.temprature"),
+            ({"seed": 7}, "body.options.seed"),
+            ({"response_format": {"type": "json_object"}}, "body.options.response_format"),
+        ):
+            for route in ("turns", "context/preview"):
+                refused = at.http.post(f"{path}/{route}", json={"content": "Hello", "options": options})
+                assert_problem(refused, 422, "invalid_request")
+                assert refused.json()["errors"][0]["where"] == where
+        assert at.http.get(f"{path}/turns").json()["items"] == []
+        assert at.model.seen == []
+
+
 def system_of(messages: list[Any]) -> str:
     return "\n\n".join(message["content"] for message in messages if message["role"] == "system")
 

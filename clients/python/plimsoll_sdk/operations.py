@@ -208,6 +208,7 @@ def post_turn(
     tool_choice: str | Json | None = None,
     max_output_tokens: int | None = None,
     instructions: str | None = None,
+    options: Json | None = None,
     model_alias: str | None = None,
     policy: Json | None = None,
     name: str | None = None,
@@ -219,7 +220,8 @@ def post_turn(
 
     `stream_turn` gives the events of the turn instead, and takes a stream that breaks up again where it broke.
 
-    `instructions` are a system layer in the prompts of this turn only. `name` is who of several people speaks,
+    `instructions` are a system layer in the prompts of this turn only. `options` are the model's, by their names in
+    chat completions (`temperature`, `response_format` …). `name` is who of several people speaks,
     `said_at` when, in UTC (`2026-05-08T13:56:00Z`), where that is not now.
     `idempotency_key` is made where none is given; give one of your own where the same message may come from another
     process too.
@@ -230,6 +232,7 @@ def post_turn(
         tool_choice=tool_choice,
         max_output_tokens=max_output_tokens,
         instructions=instructions,
+        options=options,
         model_alias=model_alias,
         policy=policy,
         name=name,
@@ -293,6 +296,7 @@ def regenerate_turn(
     tool_choice: str | Json | None = None,
     max_output_tokens: int | None = None,
     instructions: str | None = None,
+    options: Json | None = None,
     model_alias: str | None = None,
     policy: Json | None = None,
     recorded_reply: Json | None = None,
@@ -304,6 +308,7 @@ def regenerate_turn(
         tool_choice=tool_choice,
         max_output_tokens=max_output_tokens,
         instructions=instructions,
+        options=options,
         model_alias=model_alias,
         policy=policy,
         recorded_reply=recorded_reply,
@@ -347,6 +352,7 @@ def preview_turn(
     tool_choice: str | Json | None = None,
     max_output_tokens: int | None = None,
     instructions: str | None = None,
+    options: Json | None = None,
     model_alias: str | None = None,
     policy: Json | None = None,
     name: str | None = None,
@@ -359,6 +365,7 @@ def preview_turn(
         tool_choice=tool_choice,
         max_output_tokens=max_output_tokens,
         instructions=instructions,
+        options=options,
         model_alias=model_alias,
         policy=policy,
         name=name,

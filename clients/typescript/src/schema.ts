@@ -1349,34 +1349,6 @@ export interface components {
          *     they would have no effect.
          */
         ChatIn: {
-            /**
-             * Model
-             * @description An alias of the catalogue.
-             */
-            model: string;
-            /**
-             * Messages
-             * @description The history, its newest part, or the newest message alone. Messages that the session has are not stored again. System and developer messages are instructions for this turn.
-             */
-            messages: (components["schemas"]["SystemMessageIn"] | components["schemas"]["UserMessageIn"] | components["schemas"]["AssistantMessageIn"] | components["schemas"]["ToolMessageIn"])[];
-            /** Stream */
-            stream?: boolean | null;
-            stream_options?: components["schemas"]["StreamOptions"] | null;
-            /** Tools */
-            tools?: (components["schemas"]["ToolIn"] | components["schemas"]["ChatCustomToolIn"])[] | null;
-            /** Tool Choice */
-            tool_choice?: ("none" | "auto" | "required") | components["schemas"]["ToolChoice"] | components["schemas"]["CustomToolChoice"] | components["schemas"]["AllowedToolsChoice"] | null;
-            /**
-             * Max Completion Tokens
-             * @description Clamped to the output reserve.
-             */
-            max_completion_tokens?: number | null;
-            /**
-             * Max Tokens
-             * @description Older name of `max_completion_tokens`.
-             */
-            max_tokens?: number | null;
-            metadata?: components["schemas"]["ChatMetadata"] | null;
             /** Temperature */
             temperature?: number | null;
             /** Top P */
@@ -1419,6 +1391,34 @@ export interface components {
             chat_template_kwargs?: {
                 [key: string]: unknown;
             } | null;
+            /**
+             * Model
+             * @description An alias of the catalogue.
+             */
+            model: string;
+            /**
+             * Messages
+             * @description The history, its newest part, or the newest message alone. Messages that the session has are not stored again. System and developer messages are instructions for this turn.
+             */
+            messages: (components["schemas"]["SystemMessageIn"] | components["schemas"]["UserMessageIn"] | components["schemas"]["AssistantMessageIn"] | components["schemas"]["ToolMessageIn"])[];
+            /** Stream */
+            stream?: boolean | null;
+            stream_options?: components["schemas"]["StreamOptions"] | null;
+            /** Tools */
+            tools?: (components["schemas"]["ToolIn"] | components["schemas"]["ChatCustomToolIn"])[] | null;
+            /** Tool Choice */
+            tool_choice?: ("none" | "auto" | "required") | components["schemas"]["ToolChoice"] | components["schemas"]["CustomToolChoice"] | components["schemas"]["AllowedToolsChoice"] | null;
+            /**
+             * Max Completion Tokens
+             * @description Clamped to the output reserve.
+             */
+            max_completion_tokens?: number | null;
+            /**
+             * Max Tokens
+             * @description Older name of `max_completion_tokens`.
+             */
+            max_tokens?: number | null;
+            metadata?: components["schemas"]["ChatMetadata"] | null;
             /** N */
             n?: 1 | null;
             /** Logprobs */
@@ -1726,6 +1726,25 @@ export interface components {
          * @description A request of OpenAI's completions. Fields that are not listed are refused, because they would have no effect.
          */
         CompletionIn: {
+            /** Temperature */
+            temperature?: number | null;
+            /** Top P */
+            top_p?: number | null;
+            /**
+             * Stop
+             * @description At most four strings.
+             */
+            stop?: string | string[] | null;
+            /** Seed */
+            seed?: number | null;
+            /** Presence Penalty */
+            presence_penalty?: number | null;
+            /** Frequency Penalty */
+            frequency_penalty?: number | null;
+            /** Logit Bias */
+            logit_bias?: {
+                [key: string]: number;
+            } | null;
             /**
              * Model
              * @description An alias of the catalogue.
@@ -1744,22 +1763,6 @@ export interface components {
              * @description Clamped to the output reserve.
              */
             max_tokens?: number | null;
-            /** Temperature */
-            temperature?: number | null;
-            /** Top P */
-            top_p?: number | null;
-            /** Stop */
-            stop?: string | string[] | null;
-            /** Seed */
-            seed?: number | null;
-            /** Presence Penalty */
-            presence_penalty?: number | null;
-            /** Frequency Penalty */
-            frequency_penalty?: number | null;
-            /** Logit Bias */
-            logit_bias?: {
-                [key: string]: number;
-            } | null;
             /** N */
             n?: 1 | null;
             /** Best Of */
@@ -3184,6 +3187,54 @@ export interface components {
             data: components["schemas"]["ListedModel"][];
         };
         /**
+         * ModelOptionsIn
+         * @description Options of a model call, by their names in chat completions. Passed on to the provider.
+         */
+        ModelOptionsIn: {
+            /** Temperature */
+            temperature?: number | null;
+            /** Top P */
+            top_p?: number | null;
+            /**
+             * Stop
+             * @description At most four strings.
+             */
+            stop?: string | string[] | null;
+            /** Seed */
+            seed?: number | null;
+            /** Presence Penalty */
+            presence_penalty?: number | null;
+            /** Frequency Penalty */
+            frequency_penalty?: number | null;
+            /** Logit Bias */
+            logit_bias?: {
+                [key: string]: number;
+            } | null;
+            /** Response Format */
+            response_format?: (components["schemas"]["PlainFormat"] | components["schemas"]["JsonSchemaFormat"]) | null;
+            /** Parallel Tool Calls */
+            parallel_tool_calls?: boolean | null;
+            /** Reasoning Effort */
+            reasoning_effort?: string | null;
+            /** Verbosity */
+            verbosity?: string | null;
+            /** Service Tier */
+            service_tier?: string | null;
+            /**
+             * Top K
+             * @description This and the next three fields are those of vLLM and other servers.
+             */
+            top_k?: number | null;
+            /** Min P */
+            min_p?: number | null;
+            /** Repetition Penalty */
+            repetition_penalty?: number | null;
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+        };
+        /**
          * ModelOut
          * @description `context_window` is in tokens; `is_language_model` is false for the built-in offline responder.
          */
@@ -3423,6 +3474,8 @@ export interface components {
              * @description The last system layer, in this turn's prompts only.
              */
             instructions?: string | null;
+            /** @description Passed on to the provider, as those of chat completions. */
+            options?: components["schemas"]["ModelOptionsIn"] | null;
             /**
              * Model Alias
              * @description Alias for this turn only.
@@ -3687,6 +3740,8 @@ export interface components {
              * @description The last system layer, in this turn's prompts only.
              */
             instructions?: string | null;
+            /** @description Passed on to the provider, as those of chat completions. */
+            options?: components["schemas"]["ModelOptionsIn"] | null;
             /**
              * Model Alias
              * @description Replaces the alias; defaults to the turn's.
@@ -5076,6 +5131,8 @@ export interface components {
              * @description The last system layer, in this turn's prompts only.
              */
             instructions?: string | null;
+            /** @description Passed on to the provider, as those of chat completions. */
+            options?: components["schemas"]["ModelOptionsIn"] | null;
             /**
              * Model Alias
              * @description Alias for this turn only.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from app.db import sessions as store
 from app.db.database import Database, Fetched, Transaction
@@ -16,6 +16,7 @@ from app.domain.figures import SessionFigures, SessionUsage
 from app.domain.frozen import replace
 from app.domain.responses import Lifetime
 from app.domain.types import (
+    CHAT_OPTIONS,
     MOST_PINS,
     MOST_PINS_BYTES,
     JsonObject,
@@ -187,6 +188,24 @@ def check_alias(rt: Runtime, alias: str) -> None:
     if alias not in rt.catalogue.aliases:
         raise InvalidRequest(
             "The catalogue has no model of this alias; GET /v1/models lists what it has.", ("body", "model_alias")
+        )
+
+
+def check_options(rt: Runtime, alias: str, options: Mapping[str, Any], *within: str) -> None:
+    """Raises `InvalidRequest` for an option, `within` the body, that the model's provider does not support."""
+    provider = rt.catalogue.provider(alias)
+    unknown = sorted(options.keys() - provider.options)
+    if unknown and not provider.takes_any_option:
+        name = unknown[0]
+        why = f"The provider of this model does not support {name}."
+        if name not in CHAT_OPTIONS:
+            why = f"There is no field {name}; only an alias with pass_unknown passes it on to its provider."
+        raise InvalidRequest(why, (*within, name))
+    wanted = options.get("response_format")
+    if wanted is not None and wanted["type"] not in provider.response_formats:
+        known = " or ".join(sorted(provider.response_formats))
+        raise InvalidRequest(
+            f"The provider of this model knows response_format only of the type {known}.", (*within, "response_format")
         )
 
 

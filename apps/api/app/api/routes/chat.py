@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import orjson
@@ -19,7 +19,7 @@ from starlette.responses import Response
 from app.api import problems
 from app.api.direct_route import UUID_TEXT, Call, DirectRoute
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, session_answers
-from app.api.routes.turns import chosen_tools, request_sha256
+from app.api.routes.turns import chosen_tools, provider_options, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompletion
 from app.api.streaming import answer_turn
 from app.domain.clock import without_times
@@ -27,7 +27,7 @@ from app.domain.content import canonical_bytes, custom_call_json, is_custom, too
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingMessage
-from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, ToolCall, Usage
+from app.domain.types import JsonObject, SessionId, ToolCall, Usage
 from app.openai.chat_messages import read_messages, with_calls
 from app.openai.items import joined_directions
 from app.openai.known_lists import known_list
@@ -39,16 +39,6 @@ from app.services.turn.types import TurnEvent, TurnOptions, TurnOutcome
 
 _ANSWERS = session_answers("The completion, or with `stream: true` its chunks", {})
 _LONGEST_NAME = 200
-# An option is not sent at its default, because not every provider knows the option.
-_DEFAULTS: Mapping[str, Any] = {
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "logit_bias": {},
-    "response_format": {"type": "text"},
-    "parallel_tool_calls": True,
-    "service_tier": "auto",
-    "stop": [],
-}
 
 _SHARED_ID = "ses_"
 """How ids of opencode begin. Others that are sent in both headers name a session: Fireworks has the second one too."""
@@ -231,12 +221,6 @@ def recognizable(
     owner = (call.tenant_id, key, request.model_alias, *own)
     known = known_list(owner, request.messages)
     return replace(request, known=known, options=replace(request.options, list_sha256=known.whole))
-
-
-def provider_options(options: Mapping[str, Any]) -> JsonObject:
-    """The options that are sent to the provider, by their names in chat completions, without those at their default."""
-    given = {name: options[name] for name in CHAT_OPTIONS & options.keys() if options[name] is not None}
-    return {name: value for name, value in given.items() if _DEFAULTS.get(name) != value}
 
 
 def session_or_name(header: str | None, member: str | None) -> SessionId | str | None:

@@ -27,7 +27,7 @@ from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import SESSION_HEADER, session_answers
 from app.api.problems import error_json, request_id_header
 from app.api.routes import chat
-from app.api.routes.turns import chosen_tools, request_sha256
+from app.api.routes.turns import chosen_tools, provider_options, request_sha256
 from app.api.schemas import messages as schemas
 from app.api.streaming import answer_turn, encoded_event, events_response
 from app.domain.errors import InvalidRequest, located
@@ -129,7 +129,7 @@ def _request(call: Call, body: schemas.PromptIn, idempotency_key: str | None = N
             tool_choice=tool_choice,
             max_output_tokens=raw.get("max_tokens"),
             instructions=listed.instructions,
-            provider_options=chat.provider_options(_chat_options(raw, body)),
+            provider_options=provider_options(_chat_options(raw, body)),
             policy=_policy(body.context_management),
         ),
         model_alias=body.model,

@@ -18,11 +18,10 @@ from app.api.routes.chat import (
     check_model,
     in_session,
     own_cache_key,
-    provider_options,
     recognizable,
     session_or_name,
 )
-from app.api.routes.turns import chosen_tools, request_sha256
+from app.api.routes.turns import chosen_tools, provider_options, request_sha256
 from app.api.schemas import responses as schemas
 from app.api.schemas.items import DeletedOut, ItemListOut
 from app.api.streaming import Work, answer_turn

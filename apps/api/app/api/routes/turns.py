@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query
@@ -24,7 +24,16 @@ from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded
 from app.domain.frozen import values_of
 from app.domain.incoming import IncomingMessage
 from app.domain.stored import MessageRecord
-from app.domain.types import JsonObject, RecordedReply, Session, ToolDefinition, TurnId, TurnRecord, TurnStatus
+from app.domain.types import (
+    CHAT_OPTIONS,
+    JsonObject,
+    RecordedReply,
+    Session,
+    ToolDefinition,
+    TurnId,
+    TurnRecord,
+    TurnStatus,
+)
 from app.services.paging import Page
 from app.services.policies import given_policy
 from app.services.sessions import check_alias, has_session
@@ -48,6 +57,16 @@ Round = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Tool round;
 _answer = partial(answer_turn, status=201, held_s=0)
 _AS_IT_WAS = schemas.RegenerateIn()
 _EVENTS = ("turn.created", "context.assembled", "output.delta", "turn.completed", "turn.awaiting_tools", "turn.failed")
+# An option is not sent at its default, because not every provider knows the option.
+_DEFAULTS: Mapping[str, Any] = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "logit_bias": {},
+    "response_format": {"type": "text"},
+    "parallel_tool_calls": True,
+    "service_tier": "auto",
+    "stop": [],
+}
 _STREAMED = event_stream(
     "With `stream: true`: server-sent events `turn.created`, `context.assembled`, `output.delta` …, then one of "
     "`turn.completed`, `turn.awaiting_tools`, `turn.failed`.",
@@ -171,6 +190,12 @@ def request_sha256(body: JsonObject) -> str:
     return hashlib.sha256(canonical_bytes(compared)).hexdigest()
 
 
+def provider_options(options: Mapping[str, Any]) -> JsonObject:
+    """The options that are sent to the provider, by their names in chat completions, without those at their default."""
+    given = {name: options[name] for name in CHAT_OPTIONS & options.keys() if options[name] is not None}
+    return {name: value for name, value in given.items() if _DEFAULTS.get(name) != value}
+
+
 def turn_request(call: Call, body: schemas.TurnIn | schemas.RegenerateIn) -> TurnRequest:
     """The turn that a body requests. Raises `InvalidRequest`."""
     if body.model_alias is not None:
@@ -187,6 +212,7 @@ def turn_request(call: Call, body: schemas.TurnIn | schemas.RegenerateIn) -> Tur
             tool_choice=tool_choice,
             max_output_tokens=body.max_output_tokens,
             instructions=raw.get("instructions"),
+            provider_options=provider_options(raw.get("options") or {}),
             policy=given_policy(call.rt, policy) if policy else policy,
             recorded_reply=_recorded(raw),
         ),

@@ -10,6 +10,7 @@ from app.api.schemas.content import ChatToolChoice, ContentIn, StoredToolIn, Tex
 from app.api.schemas.values import (
     Answer,
     FunctionName,
+    In,
     Instant,
     NotEmpty,
     Open,
@@ -117,6 +118,39 @@ class JsonSchemaFormat(Open):
     json_schema: JsonSchema
 
 
+class SamplingIn(In):
+    """How the model chooses its words. Passed on to the provider."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    stop: str | list[str] | None = optional("At most four strings.")
+    seed: int | None = None
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    logit_bias: dict[str, float] | None = None
+
+    @field_validator("stop")
+    @classmethod
+    def _at_most_four(cls, value: str | list[str] | None) -> str | list[str] | None:
+        if isinstance(value, list) and len(value) > 4:
+            raise ValueError("At most four texts")
+        return value
+
+
+class ModelOptionsIn(SamplingIn):
+    """Options of a model call, by their names in chat completions. Passed on to the provider."""
+
+    response_format: Annotated[PlainFormat | JsonSchemaFormat, Field(discriminator="type")] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Name | None = None
+    verbosity: Name | None = None
+    service_tier: Name | None = None
+    top_k: int | None = optional("This and the next three fields are those of vLLM and other servers.")
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0)
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
 class StreamOptions(Open):
     include_usage: bool | None = None
 
@@ -125,7 +159,7 @@ class ChatMetadata(Open):
     session_id: str | None = optional("Like the header `X-Session-Id`. Other members are ignored.")
 
 
-class ChatIn(VendorIn):
+class ChatIn(VendorIn, ModelOptionsIn):
     """A request of OpenAI's chat completions.
 
     Fields that are not listed are sent to the provider if the alias has `pass_unknown`. Else they are refused, because
@@ -147,23 +181,6 @@ class ChatIn(VendorIn):
     max_completion_tokens: OutputTokens = None
     max_tokens: int | None = optional("Older name of `max_completion_tokens`.", ge=1, le=2**31 - 1)
     metadata: ChatMetadata | None = None
-    # Passed on to the provider.
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, ge=0, le=1)
-    stop: str | list[str] | None = optional("At most four strings.")
-    seed: int | None = None
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    logit_bias: dict[str, float] | None = None
-    response_format: Annotated[PlainFormat | JsonSchemaFormat, Field(discriminator="type")] | None = None
-    parallel_tool_calls: bool | None = None
-    reasoning_effort: Name | None = None
-    verbosity: Name | None = None
-    service_tier: Name | None = None
-    top_k: int | None = optional("This and the next three fields are those of vLLM and other servers.")
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float | None = Field(default=None, gt=0)
-    chat_template_kwargs: dict[str, Any] | None = None
     # Accepted with the one value that this service can offer.
     n: Literal[1] | None = None
     logprobs: Literal[False] | None = None
@@ -177,13 +194,6 @@ class ChatIn(VendorIn):
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None
-
-    @field_validator("stop")
-    @classmethod
-    def _at_most_four(cls, value: str | list[str] | None) -> str | list[str] | None:
-        if isinstance(value, list) and len(value) > 4:
-            raise ValueError("At most four texts")
-        return value
 
 
 class ChatUsage(Answer):
@@ -222,7 +232,7 @@ class ChatCompletion(Answer):
     usage: ChatUsage | None = None
 
 
-class CompletionIn(VendorIn):
+class CompletionIn(VendorIn, SamplingIn):
     """A request of OpenAI's completions. Fields that are not listed are refused, because they would have no effect."""
 
     model: Name = Field(description="An alias of the catalogue.")
@@ -232,14 +242,6 @@ class CompletionIn(VendorIn):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: OutputTokens = None
-    # Passed on to the provider.
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, ge=0, le=1)
-    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
-    seed: int | None = None
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    logit_bias: dict[str, float] | None = None
     # Accepted with the one value that this service can offer.
     n: Literal[1] | None = None
     best_of: Literal[1] | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from app.api.schemas.chat import CallId
+from app.api.schemas.chat import CallId, ModelOptionsIn
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, TextPart, ToolCallIn, ToolChoice, ToolIn
 from app.api.schemas.context import ContextOut, LayoutRow
 from app.api.schemas.sessions import SessionOut
@@ -40,6 +40,7 @@ class _OptionsIn(In):
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     max_output_tokens: OutputTokens = None
     instructions: str | None = optional("The last system layer, in this turn's prompts only.")
+    options: ModelOptionsIn | None = optional("Passed on to the provider, as those of chat completions.")
     model_alias: Name | None = optional("Alias for this turn only.")
     stream: bool = Field(default=False, description="Answer as server-sent events.")
     policy: dict[str, Any] | None = optional(

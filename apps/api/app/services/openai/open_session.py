@@ -16,7 +16,6 @@ from app.domain.errors import InvalidRequest, NotFound, RetryLater, existing
 from app.domain.frozen import frozen, replace
 from app.domain.responses import Lifetime
 from app.domain.types import (
-    CHAT_OPTIONS,
     FAILED_STATUSES,
     JsonObject,
     Session,
@@ -31,7 +30,7 @@ from app.openai.new_messages import Anchor, compared
 from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, compared_messages, complete_chat, divided
 from app.services.runtime import Runtime, retried
-from app.services.sessions import check_session, erase_if, insert_checked, with_defaults
+from app.services.sessions import check_options, check_session, erase_if, insert_checked, with_defaults
 from app.services.turn.additions import Keeping, answered_in, keep_session
 from app.services.turn.types import Listener, TurnOutcome
 
@@ -71,7 +70,7 @@ async def open_session(rt: Runtime, tenant_id: TenantId, named: SessionId | str 
     was made for its key; else the one whose messages it continues; else the one that was made for the request of which
     it is a retry; else a new one. Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`.
     """
-    check_options(rt, request)
+    check_options(rt, request.model_alias, request.options.provider_options, "body")
     if isinstance(named, str):
         return Target(SessionRef(tenant_id, await _named(rt, tenant_id, named, request)), request)
     if named is not None:
@@ -119,24 +118,6 @@ async def stored_for_now(rt: Runtime, target: Target) -> Target:
         return target
     await keep_session(rt, target.session, Keeping(Lifetime.FOR_ANSWER, fields=keeping.fields))
     return replace(target, request=replace(target.request, keeping=replace(keeping, fields=None)))
-
-
-def check_options(rt: Runtime, request: ChatRequest) -> None:
-    """Raises `InvalidRequest` for an option that the model's provider does not support."""
-    provider = rt.catalogue.provider(request.model_alias)
-    unknown = sorted(request.options.provider_options.keys() - provider.options)
-    if unknown and not provider.takes_any_option:
-        name = unknown[0]
-        why = f"The provider of this model does not support {name}."
-        if name not in CHAT_OPTIONS:
-            why = f"There is no field {name}; only an alias with pass_unknown passes it on to its provider."
-        raise InvalidRequest(why, ("body", name))
-    wanted = request.options.provider_options.get("response_format")
-    if wanted is not None and wanted["type"] not in provider.response_formats:
-        known = " or ".join(sorted(provider.response_formats))
-        raise InvalidRequest(
-            f"The provider of this model knows response_format only of the type {known}.", ("body", "response_format")
-        )
 
 
 def check_compaction(request: ChatRequest, session_id: SessionId | None) -> None:

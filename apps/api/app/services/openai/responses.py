@@ -37,7 +37,6 @@ from app.services.openai.conversations import of_conversation, page_of_items
 from app.services.openai.open_session import (
     Target,
     check_compaction,
-    check_options,
     erased_unless_kept,
     in_fork,
     open_session,
@@ -45,7 +44,7 @@ from app.services.openai.open_session import (
 )
 from app.services.paging import PageRequest
 from app.services.runtime import Runtime
-from app.services.sessions import erase_if
+from app.services.sessions import check_options, erase_if
 from app.services.summaries import summarize_now
 from app.services.turn.additions import answered_in, keep_session
 from app.services.turn.take import cancel_turn
@@ -84,7 +83,7 @@ async def resolve_target(rt: Runtime, tenant_id: TenantId, request: ResponseRequ
 async def _after(rt: Runtime, tenant_id: TenantId, previous: ResponseRef, chat: ChatRequest) -> Target:
     """The target after a previous response: its session if nothing has followed it, else a fork."""
     session, key = SessionRef(tenant_id, previous.session_id), chat.session_key
-    check_options(rt, chat)
+    check_options(rt, chat.model_alias, chat.options.provider_options, "body")
     check_compaction(chat, session.id)
     async with rt.database.begin() as tx:
         found = existing(await store.get_response(tx, tenant_id, previous), "previous_response")

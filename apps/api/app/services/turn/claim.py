@@ -50,7 +50,7 @@ from app.providers.registry import Model
 from app.services.limits import most_of, reserve_call
 from app.services.policies import session_policy
 from app.services.runtime import Runtime, once_available, retried
-from app.services.sessions import existing_in
+from app.services.sessions import check_options, existing_in
 from app.services.turn.additions import Additions, add, check_outputs, draft_outputs
 from app.services.turn.gather import budget_of, layers_of, read_window
 from app.services.turn.outcome import answer_again, outcome_again
@@ -164,7 +164,9 @@ async def claim_drafted(
         past_version = claim.session.past_version
         if draft.seq not in (None, claim.seq) or draft.past_version not in (None, past_version):
             raise TurnInProgress("The session went on meanwhile, or its past changed.")
-        return claim, options, awake_alias(rt, draft.model_alias or claim.session.model_alias, session.tenant_id)
+        alias = draft.model_alias or claim.session.model_alias
+        check_options(rt, alias, options.provider_options, "body", "options")
+        return claim, options, awake_alias(rt, alias, session.tenant_id)
 
     return await _transaction_one(rt, session, stored, additions, turns=1)
 

@@ -46,7 +46,7 @@ from app.engine.window.plan import Ready, Refused, SummaryDue, plan, with_summar
 from app.engine.window.window import head_items
 from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
-from app.services.sessions import session_state
+from app.services.sessions import check_options, session_state
 from app.services.turn.claim import awake_alias, check_recorded, policy_of_turn
 from app.services.turn.decide import first_snapshot, with_exact_count
 from app.services.turn.gather import read_window, with_recall_anew
@@ -90,6 +90,7 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
     await prepare_question(rt, session, request.content)
     stored = await _window_for(rt, session, request, message)
     check_recorded(stored.model, request.options.recorded_reply)
+    check_options(rt, stored.model.alias, request.options.provider_options, "body", "options")
     current = Turn(message.turn_id, stored.turn_seq, TurnStatus.RUNNING, unresolved=True, messages=(message,))
     rows = replace(stored, turns=(*stored.turns, current))
     rows, snapshot = await first_snapshot(rt, rows, current.id, request.options, store_counts=False)
