@@ -158,14 +158,18 @@ def test_two_conversations_with_the_same_beginning_are_never_mixed(database_url:
             assert [turn["user_input"] for turn in at.turns(session_id)] == ["Hi", f"Next {number}", "Last"]
 
 
-def test_a_client_goes_on_in_its_own_session_and_not_in_an_older_one_that_began_alike(
+def test_a_client_does_not_go_on_in_a_session_that_may_be_that_of_another_who_began_alike(
     database_url: str, tmp_path: Path
 ) -> None:
-    """The older one's client may name it from now on, and would find in it what the other wrote."""
-    with chat_service(database_url, tmp_path, say("Hello!"), say("Hello!"), say("Noted."), say("Bye.")) as at:
-        (older,), mine = talk(at, [], "Hi"), list[Any]()
-        assert len({older, *talk(at, mine, "Hi", "Keep my number"), *talk(at, mine, "Bye")}) == 2
-        assert [turn["user_input"] for turn in at.turns(older)] == ["Hi"]
+    """The other may name it from now on, by the id in the header of its first answer."""
+    with chat_service(database_url, tmp_path, say("Hello!"), say("Hello!"), say("Hello!"), say("Noted.")) as at:
+        (older,), history, (newer,) = talk(at, [], "Hi"), list[Any](), talk(at, [], "Hi")
+        talk(at, history, "Hi")
+        mine = talk(at, history, "Keep my number", "Bye")
+        assert mine[0] == mine[1]
+        assert [turn["user_input"] for turn in at.turns(mine[0])] == ["Hi", "Keep my number", "Bye"]
+        for other in (older, newer):
+            assert [turn["user_input"] for turn in at.turns(other)] == ["Hi"]
 
 
 def test_two_people_with_the_same_beginning_never_share_a_session(database_url: str, tmp_path: Path) -> None:

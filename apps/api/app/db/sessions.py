@@ -28,6 +28,7 @@ from app.db.sql import (
     ANSWERED,
     CLOCK,
     FAILED,
+    OPEN_STATUSES_SQL,
     UNANSWERED,
     binds,
     in_any_case,
@@ -250,8 +251,10 @@ _LATER = f"""
 # What is read of each session is in the list of results, and so only of the newest: a join may read all sessions.
 _BY_NEWEST_REPLY, _BY_OLDER_REPLY = (
     sql(f"""
-    SELECT * FROM (
-        SELECT t.session_id, t.id AS turn_id, (
+    SELECT session_id, turn_id, last_message_seq, is_unanswered, is_repeated, place,
+        is_last AND (is_open OR count(*) FILTER (WHERE is_last) OVER (PARTITION BY place) = 1) AS is_last
+    FROM (
+        SELECT t.session_id, t.id AS turn_id, t.status IN {OPEN_STATUSES_SQL} AS is_open, (
                 SELECT s.last_message_seq FROM sessions s
                 WHERE s.id = t.session_id AND s.tenant_id = :tenant_id AND (s.{_FOR_ANSWER}) IS NOT TRUE
             ) AS last_message_seq,
@@ -270,7 +273,7 @@ _BY_NEWEST_REPLY, _BY_OLDER_REPLY = (
         ORDER BY {order} t.session_id DESC LIMIT {_MOST_ALIKE}
     ) AS alike
     WHERE last_message_seq IS NOT NULL
-    ORDER BY place, is_repeated DESC, CASE WHEN is_last THEN session_id END DESC NULLS LAST, session_id LIMIT 1
+    ORDER BY place, is_repeated DESC, CASE WHEN alike.is_last THEN session_id END DESC NULLS LAST, session_id LIMIT 1
     """)
     for digest, place, order in (
         (":digest", "0", ""),
@@ -282,9 +285,10 @@ _BY_NEWEST_REPLY, _BY_OLDER_REPLY = (
 @frozen
 class KnownTurn:
     """The newest turn that a list of messages continues, and the `place` of its digest among those of the list.
-    `is_last` is false where its session already has later turns; `is_repeated` is true where the last of them, or for
-    a request with a key the one with that key, came from the same request. With `is_unanswered` a later one failed or
-    was cancelled."""
+    `is_last` is false where its session already has later turns; and where several sessions have none, unless the turn
+    waits for tools, because any of them may be another client's, who said "Hi" too. `is_repeated` is true where the
+    last later turn, or for a request with a key the one with that key, came from the same request. With `is_unanswered`
+    a later one failed or was cancelled."""
 
     session_id: SessionId
     turn_id: TurnId
@@ -304,7 +308,7 @@ async def turn_of_list(
 ) -> KnownTurn | None:
     """The tenant's turn with the first of these digests that any has. `request_sha256` is that of a possible retry. Of
     several sessions with the same past: first one that already got this request, of which this is a retry; then the
-    newest in which nothing follows this past: of those that only begin alike, the client's own; then the oldest."""
+    newest in which nothing follows this past; then the oldest."""
     newest, *older = digests
     of_request = {"tenant_id": tenant_id, "request_sha256": request_sha256, "idempotency_key": idempotency_key}
     found = await tx.fetch_record(KnownTurn, _BY_NEWEST_REPLY, digest=newest, **of_request)
