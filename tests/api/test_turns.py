@@ -13,6 +13,8 @@ import pytest
 
 from tests.api.chatting import TOOLS, chat_service, say
 from tests.api.conftest import PATIENCE_S, assert_problem, new_session, serving, settings_for
+from tests.api.messaging import said
+from tests.providers.wires import ANTHROPIC, ModelReply
 
 REGIONS = {"system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"}
 
@@ -110,6 +112,19 @@ def test_an_option_that_the_model_can_not_take_is_refused_by_its_place(database_
                 assert refused.json()["errors"][0]["where"] == where
         assert at.http.get(f"{path}/turns").json()["items"] == []
         assert at.model.seen == []
+
+
+def test_a_turn_is_run_again_by_a_model_that_can_not_take_all_of_its_options(database_url: str, tmp_path: Path) -> None:
+    form, answer = {"type": "json_object"}, said(ANTHROPIC, ModelReply(text="Hello."))
+    with chat_service(database_url, tmp_path, answer, provider="anthropic") as at:
+        path = f"/v1/sessions/{new_session(at.http, model_alias='offline')}/turns"
+        options = {"seed": 7, "temperature": 0.2, "response_format": form}
+        turn_id = at.http.post(path, json={"content": "Hello", "options": options}).json()["turn"]["id"]
+        again = at.http.post(f"{path}/{turn_id}/regenerate", json={"model_alias": "main"})
+        assert again.status_code == 201
+        assert at.model.seen[-1].json["temperature"] == 0.2
+        given = at.http.post(f"{path}/{turn_id}/regenerate", json={"model_alias": "main", "options": {"seed": 8}})
+        assert_problem(given, 422, "invalid_request")
 
 
 def system_of(messages: list[Any]) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from time import perf_counter
 
-from app.db.archive import LastTurn
 from app.db.claims import RequestKey
 from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
@@ -20,7 +19,7 @@ from app.engine.window.plan import Refused
 from app.openai.chat_messages import as_one
 from app.services.archive.transfer import fork_before_last
 from app.services.runtime import Runtime, retried
-from app.services.sessions import delete_session, existing_in
+from app.services.sessions import delete_session, existing_in, supported_options
 from app.services.turn.call import answered
 from app.services.turn.claim import claim, claim_outputs, claim_retry
 from app.services.turn.decide import decide
@@ -82,12 +81,14 @@ async def prepare_regeneration(
     messages = [IncomingMessage(at, "user", content, name=name) for at, (content, name) in enumerate(words)]
     sent = as_one(messages) if messages else None
     requested = turn.requested_alias if turn.requested_alias in rt.catalogue.aliases else None
+    own = TurnOptions.of_stored(turn.request)
+    supported = supported_options(rt, request.model_alias or requested or fork.model_alias, own.provider_options)
     complete = replace(
         request,
         content=sent.content if sent and request.content is None else request.content,
         name=sent.name if sent else None,
         said_at=turn.said_at,
-        options=_options_with_stored(request.options, turn, keeps_tools=keeps_tools),
+        options=_completed(request.options, replace(own, provider_options=supported), keeps_tools=keeps_tools),
         model_alias=request.model_alias or (None if requested == fork.model_alias else requested),
     )
     return fork, complete
@@ -181,9 +182,8 @@ async def _round(
         return error
 
 
-def _options_with_stored(options: TurnOptions, turn: LastTurn, *, keeps_tools: bool) -> TurnOptions:
-    """The options, completed with the turn's stored options where they are left out."""
-    own = TurnOptions.of_stored(turn.request)
+def _completed(options: TurnOptions, own: TurnOptions, *, keeps_tools: bool) -> TurnOptions:
+    """The options, completed with the turn's own where they are left out."""
     complete = replace(
         options,
         max_output_tokens=options.max_output_tokens or own.max_output_tokens,
