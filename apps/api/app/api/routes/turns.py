@@ -212,7 +212,7 @@ def turn_request(call: Call, body: schemas.TurnIn | schemas.RegenerateIn) -> Tur
             tool_choice=tool_choice,
             max_output_tokens=body.max_output_tokens,
             instructions=raw.get("instructions"),
-            provider_options=provider_options(raw.get("options") or {}),
+            provider_options=provider_options(raw["options"]) if body.options else {},
             policy=given_policy(call.rt, policy) if policy else policy,
             recorded_reply=_recorded(raw),
         ),

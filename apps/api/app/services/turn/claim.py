@@ -165,7 +165,8 @@ async def claim_drafted(
         if draft.seq not in (None, claim.seq) or draft.past_version not in (None, past_version):
             raise TurnInProgress("The session went on meanwhile, or its past changed.")
         alias = draft.model_alias or claim.session.model_alias
-        check_options(rt, alias, options.provider_options, "body", "options")
+        if options.provider_options:
+            check_options(rt, alias, options.provider_options, "body", "options")
         return claim, options, awake_alias(rt, alias, session.tenant_id)
 
     return await _transaction_one(rt, session, stored, additions, turns=1)
