@@ -172,6 +172,25 @@ def test_a_client_does_not_go_on_in_a_session_that_may_be_that_of_another_who_be
             assert [turn["user_input"] for turn in at.turns(other)] == ["Hi"]
 
 
+def test_a_request_whose_conversation_began_as_others_did_is_tried_again_in_its_own_fork(
+    database_url: str, tmp_path: Path
+) -> None:
+    refused = Answer({"error": {"message": "no"}}, status=400)
+    with chat_service(database_url, tmp_path, say("Hello!"), say("Hello!"), refused, refused, say("Noted.")) as at:
+        history: list[Any] = []
+        began = {*talk(at, [], "Hi"), *talk(at, history, "Hi")}
+        asked = [*history, user("Keep my number")]
+        for _ in range(2):
+            with pytest.raises(openai.BadRequestError):
+                post(at, asked)
+        session_id, reply = post(at, asked)
+        again, same = post(at, asked, extra_headers={"X-Stainless-Retry-Count": "1"})
+        assert (again, same.content) == (session_id, reply.content)
+        assert len(at.model.seen) == 5
+        assert [turn["user_input"] for turn in at.turns(session_id)] == ["Hi", "Keep my number"]
+        assert {each["id"] for each in at.http.get("/v1/sessions").json()["items"]} == began | {session_id}
+
+
 def test_two_people_with_the_same_beginning_never_share_a_session(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say("Hello.")) as at:
         people: tuple[dict[str, Any], ...] = (

@@ -455,7 +455,7 @@ async def test_rows_are_looked_up_by_their_keys_however_many_their_session_has(d
         assert await turn_numbers(tx, SESSION, [TurnId(UUID(int=20_005))]) == {UUID(int=20_005): 5}
         read = read_rows(tx.plans)
         assert (read["prompt_blocks"], read["turns"]) == (2, 2), "and the turn of the message"
-        assert read["messages"] <= 3, "PostgreSQL 15 reads the one that was asked for twice once"
+        assert read["messages"] in {2, 3}, "PostgreSQL 15 reads the one that was asked for twice once"
 
 
 async def test_the_calls_of_a_turn_are_read_without_those_of_other_turns(database_url: str) -> None:

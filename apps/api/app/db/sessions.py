@@ -252,7 +252,8 @@ _LATER = f"""
 _BY_NEWEST_REPLY, _BY_OLDER_REPLY = (
     sql(f"""
     SELECT session_id, turn_id, last_message_seq, is_unanswered, is_repeated, place,
-        is_last AND (is_open OR count(*) FILTER (WHERE is_last) OVER (PARTITION BY place) = 1) AS is_last
+        is_last AND (
+            is_open OR is_unanswered OR count(*) FILTER (WHERE is_last) OVER (PARTITION BY place) = 1) AS is_last
     FROM (
         SELECT t.session_id, t.id AS turn_id, t.status IN {OPEN_STATUSES_SQL} AS is_open, (
                 SELECT s.last_message_seq FROM sessions s
@@ -273,7 +274,8 @@ _BY_NEWEST_REPLY, _BY_OLDER_REPLY = (
         ORDER BY {order} t.session_id DESC LIMIT {_MOST_ALIKE}
     ) AS alike
     WHERE last_message_seq IS NOT NULL
-    ORDER BY place, is_repeated DESC, CASE WHEN alike.is_last THEN session_id END DESC NULLS LAST, session_id LIMIT 1
+    ORDER BY place, is_repeated DESC, (alike.is_last AND is_unanswered) DESC,
+        CASE WHEN alike.is_last THEN session_id END DESC NULLS LAST, session_id LIMIT 1
     """)
     for digest, place, order in (
         (":digest", "0", ""),
@@ -285,10 +287,11 @@ _BY_NEWEST_REPLY, _BY_OLDER_REPLY = (
 @frozen
 class KnownTurn:
     """The newest turn that a list of messages continues, and the `place` of its digest among those of the list.
-    `is_last` is false where its session already has later turns; and where several sessions have none, unless the turn
-    waits for tools, because any of them may be another client's, who said "Hi" too. `is_repeated` is true where the
-    last later turn, or for a request with a key the one with that key, came from the same request. With `is_unanswered`
-    a later one failed or was cancelled."""
+    `is_last` is false where its session already has later turns with answers. It is false too where several sessions
+    have none, because any of them may be another client's, who said "Hi" too; but not if the turn waits for tools, or
+    with `is_unanswered`: a later one failed or was cancelled, and whether the list has its message tells whose it is.
+    `is_repeated` is true where the last later turn, or for a request with a key the one with that key, came from the
+    same request."""
 
     session_id: SessionId
     turn_id: TurnId
@@ -308,7 +311,8 @@ async def turn_of_list(
 ) -> KnownTurn | None:
     """The tenant's turn with the first of these digests that any has. `request_sha256` is that of a possible retry. Of
     several sessions with the same past: first one that already got this request, of which this is a retry; then the
-    newest in which nothing follows this past; then the oldest."""
+    newest in which only messages without an answer follow this past; then the newest in which nothing does; then the
+    oldest."""
     newest, *older = digests
     of_request = {"tenant_id": tenant_id, "request_sha256": request_sha256, "idempotency_key": idempotency_key}
     found = await tx.fetch_record(KnownTurn, _BY_NEWEST_REPLY, digest=newest, **of_request)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from app.domain.content import fields_of
 from app.domain.frozen import frozen
-from app.domain.types import Completion, CompletionRequest, Delta, Usage
+from app.domain.types import Completion, CompletionRequest, Delta, JsonObject, Usage
 from app.providers.catalogue_file import ModelEntry
 
 DeltaSink: TypeAlias = Callable[[Delta], None]
@@ -59,6 +60,12 @@ class Provider(Protocol):
 
     takes_any_option: bool = False
     """Whether options that are not in `options` are sent as well."""
+
+    def supported(self, options: Mapping[str, Any]) -> JsonObject:
+        """Those of a request's options that its protocol supports."""
+        known = options if self.takes_any_option else self.options & options.keys()
+        is_formed = fields_of(options.get("response_format")).get("type") in self.response_formats
+        return {name: options[name] for name in known if name != "response_format" or is_formed}
 
     @property
     def reasons_beside_tools(self) -> bool:

@@ -11,7 +11,6 @@ from app.db.erasure import erase
 from app.db.figures import session_figures
 from app.db.records import usage_totals
 from app.db.turns import cancel_open_turns
-from app.domain.content import fields_of
 from app.domain.errors import InvalidRequest, NotFound, existing, located
 from app.domain.figures import SessionFigures, SessionUsage
 from app.domain.frozen import replace
@@ -194,8 +193,8 @@ def check_alias(rt: Runtime, alias: str) -> None:
 
 def check_options(rt: Runtime, alias: str, options: Mapping[str, Any], *within: str) -> None:
     """Raises `InvalidRequest` for an option, `within` the body, that the model's provider does not support."""
-    provider, supported = rt.catalogue.provider(alias), supported_options(rt, alias, options)
-    for name in sorted(options.keys() - supported.keys()):
+    provider = rt.catalogue.provider(alias)
+    for name in sorted(options.keys() - provider.supported(options).keys()):
         why = f"The provider of this model does not support {name}."
         if name not in CHAT_OPTIONS:
             why = f"There is no field {name}; only an alias with pass_unknown passes it on to its provider."
@@ -203,14 +202,6 @@ def check_options(rt: Runtime, alias: str, options: Mapping[str, Any], *within: 
             known = " or ".join(sorted(provider.response_formats))
             why = f"The provider of this model knows response_format only of the type {known}."
         raise InvalidRequest(why, (*within, name))
-
-
-def supported_options(rt: Runtime, alias: str, options: Mapping[str, Any]) -> JsonObject:
-    """Those of the options that the model's provider supports."""
-    provider = rt.catalogue.provider(alias)
-    known = options if provider.takes_any_option else provider.options & options.keys()
-    is_formed = fields_of(options.get("response_format")).get("type") in provider.response_formats
-    return {name: options[name] for name in known if name != "response_format" or is_formed}
 
 
 def _check(rt: Runtime, fields: JsonObject) -> None:

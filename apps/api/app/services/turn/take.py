@@ -19,7 +19,7 @@ from app.engine.window.plan import Refused
 from app.openai.chat_messages import as_one
 from app.services.archive.transfer import fork_before_last
 from app.services.runtime import Runtime, retried
-from app.services.sessions import delete_session, existing_in, supported_options
+from app.services.sessions import delete_session, existing_in
 from app.services.turn.call import answered
 from app.services.turn.claim import claim, claim_outputs, claim_retry
 from app.services.turn.decide import decide
@@ -82,13 +82,14 @@ async def prepare_regeneration(
     sent = as_one(messages) if messages else None
     requested = turn.requested_alias if turn.requested_alias in rt.catalogue.aliases else None
     own = TurnOptions.of_stored(turn.request)
-    supported = supported_options(rt, request.model_alias or requested or fork.model_alias, own.provider_options)
+    provider = rt.catalogue.provider(request.model_alias or requested or fork.model_alias)
+    own = replace(own, provider_options=provider.supported(own.provider_options))
     complete = replace(
         request,
         content=sent.content if sent and request.content is None else request.content,
         name=sent.name if sent else None,
         said_at=turn.said_at,
-        options=_completed(request.options, replace(own, provider_options=supported), keeps_tools=keeps_tools),
+        options=_completed(request.options, own, keeps_tools=keeps_tools),
         model_alias=request.model_alias or (None if requested == fork.model_alias else requested),
     )
     return fork, complete
